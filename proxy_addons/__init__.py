@@ -1,0 +1,1 @@
+"""The recording proxy: a mitmproxy addon in front of a gateway that speaks the harness's dialect and asks the policy by token ids."""

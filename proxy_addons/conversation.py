@@ -1,0 +1,168 @@
+"""The one conversation form that every dialect is read into and answered from.
+
+A dialect turns a request body into a `Request`; the gateway turns sampled tokens into a `Reply`; the dialect
+writes the `Reply` in its own shape. Nothing here knows HTTP or tokens.
+"""
+
+import json
+from dataclasses import dataclass
+from dataclasses import field
+from typing import Any
+from typing import Literal
+
+Role = Literal["system", "user", "assistant", "tool"]
+Finish = Literal["stop", "tool_calls", "length"]
+
+TOOL_ERROR_MARK = "[tool error]\n"
+"""Put before a failed tool's output, so that the policy can tell failure from success (case O03)."""
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """`arguments` is JSON text exactly as sampled or sent; a custom (freeform) tool's is `{"input": text}`."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True)
+class Message:
+    """One turn. `content` is the text the policy reads; `flags` says what was substituted to make it so."""
+
+    role: Role
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool as the policy sees it. `kind` says how the dialect must spell a call of it on the wire."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+    kind: Literal["function", "custom"] = "function"
+    namespace: str | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the harness asked, free of its dialect.
+
+    `max_tokens` None means no limit was asked for. `agent` is the harness's own id of a sub-agent, if it names
+    one; it is provenance and never identifies the rollout. `notes` are findings of the translation.
+    """
+
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...] = ()
+    model: str = ""
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    stop: tuple[str, ...] = ()
+    stream: bool = False
+    include_usage: bool = True
+    agent: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Token counts; `cached_tokens` of the `prompt_tokens` came from a prefix cache (None: unknown)."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the policy said, free of any dialect."""
+
+    id: str
+    model: str
+    content: str
+    reasoning: str
+    tool_calls: tuple[ToolCall, ...]
+    finish: Finish
+    usage: Usage
+    created: int
+    stop_sequence: str | None = None
+
+    def message(self) -> Message:
+        """The assistant turn that the harness is expected to send back."""
+        return Message("assistant", self.content, self.reasoning, self.tool_calls)
+
+
+@dataclass(frozen=True)
+class Problem(Exception):
+    """A refusal in plain words. `kind` is one of the keys below; each dialect spells it its own way.
+
+    `bad_request` 400, `context_length` 400, `unauthorized` 401, `not_found` 404, `too_large` 413,
+    `budget` 429, `overloaded` 529 (engine away), `internal` 500.
+    """
+
+    kind: str
+    message: str
+    param: str | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    STATUS = {
+        "bad_request": 400,
+        "context_length": 400,
+        "unauthorized": 401,
+        "not_found": 404,
+        "too_large": 413,
+        "budget": 429,
+        "overloaded": 529,
+        "internal": 500,
+    }
+
+    @property
+    def status(self) -> int:
+        return self.STATUS[self.kind]
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def canonical_arguments(text: str) -> Any:
+    """The value of JSON arguments, strict enough that only spelling may differ (case O28).
+
+    Spaces, escapes and key order do not matter. `1` and `1.0`, `1e3` and `1000.0`, and a dropped duplicate key do.
+    Text that is not JSON stands for itself.
+    """
+
+    def pairs(items: list[tuple[str, Any]]) -> Any:
+        return ("object", tuple(sorted(items, key=lambda kv: (kv[0], repr(kv[1])))))
+
+    def freeze(value: Any) -> Any:
+        if isinstance(value, list):
+            return ("array", tuple(freeze(v) for v in value))
+        if isinstance(value, tuple) and value[0] == "object":
+            return ("object", tuple((k, freeze(v)) for k, v in value[1]))
+        return value
+
+    try:
+        value = json.loads(
+            text,
+            object_pairs_hook=pairs,
+            parse_int=lambda s: ("number", s),
+            parse_float=lambda s: ("number", s),
+        )
+    except (ValueError, RecursionError):
+        return ("text", text)
+    return freeze(value)
+
+
+def canonical(message: Message) -> Any:
+    """What must be equal for two messages to be the same turn: no ids, no reasoning, no spelling.
+
+    Reasoning is left out because many harnesses drop it when they send a turn back; the recorded tokens keep it.
+    """
+    calls = tuple((c.name, canonical_arguments(c.arguments)) for c in message.tool_calls)
+    return (message.role, message.content, calls)

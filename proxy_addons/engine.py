@@ -1,0 +1,107 @@
+"""The policy engine as the gateway sees it: token ids in; ids, logprobs, finish and weight version out.
+
+Both engines speak the same wire, vLLM's `/inference/v1/generate`; `training/engines/` holds the servers.
+"""
+
+import math
+from dataclasses import dataclass
+from dataclasses import field
+from typing import Any
+
+import aiohttp
+
+from proxy_addons.conversation import Problem
+from proxy_addons.errors import InfrastructureError
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to sample. Only what the trainer can reproduce: no penalties, no grammar, no top-k."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    stop_token_ids: tuple[int, ...] = ()
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class Completion:
+    """`token_ids` and `logprobs` have one entry per sampled token, the stop token included. `logprob_kind`
+    "processed" means after temperature. `findings` non-empty: for reading only, not for training."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float | None, ...]
+    finish: str
+    weight_version: int
+    cached_tokens: int | None = None
+    logprob_kind: str = "processed"
+    findings: tuple[str, ...] = field(default=())
+
+
+class EngineClient:
+    """One policy server over HTTP."""
+
+    def __init__(self, url: str, session: aiohttp.ClientSession, timeout_s: float = 1800.0) -> None:
+        self.url = url.rstrip("/")
+        self._session = session
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+
+    async def generate(self, prompt_ids: list[int], sampling: Sampling) -> Completion:
+        """Sample once from `prompt_ids`. Raises InfrastructureError if the engine is away or broken, Problem
+        `context_length` if it says the prompt is too long."""
+        params: dict[str, Any] = {
+            "max_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "stop_token_ids": list(sampling.stop_token_ids),
+            "logprobs": 0,
+            "detokenize": False,
+        }
+        if sampling.seed is not None:
+            params["seed"] = sampling.seed
+        body = {"model": "policy", "token_ids": prompt_ids, "sampling_params": params, "stream": False}
+        try:
+            async with self._session.post(
+                f"{self.url}/inference/v1/generate", json=body, timeout=self._timeout
+            ) as response:
+                if response.status == 400:
+                    raise Problem("context_length", (await response.text())[:500])
+                if response.status != 200:
+                    raise InfrastructureError(f"policy server answered {response.status}")
+                return read_completion(await response.json())
+        except (aiohttp.ClientError, TimeoutError, ValueError, KeyError) as error:
+            raise InfrastructureError(f"policy server at {self.url}: {type(error).__name__}: {error}") from error
+
+
+def read_completion(body: dict[str, Any]) -> Completion:
+    """A completion from the engine's answer, with ids and logprobs paired by token id (cases O24, O27, O59).
+
+    A pair that cannot be made is a finding, never a guess: `ids_missing`, `logprobs_misaligned`, `logprob_not_finite`.
+    """
+    choice = body["choices"][0]
+    ids = tuple(choice.get("token_ids") or ())
+    entries = (choice.get("logprobs") or {}).get("content") or []
+    findings = []
+    usage = (body.get("usage") or {}).get("completion_tokens")
+    if not ids or (usage is not None and usage != len(ids)):
+        findings.append("ids_missing")
+    if [entry.get("token_id") for entry in entries] != list(ids):
+        findings.append("logprobs_misaligned")
+        values: list[float | None] = [None] * len(ids)
+    else:
+        values = [v if v is not None and math.isfinite(v) else None for v in (e.get("logprob") for e in entries)]
+        if any(v is None for v in values):
+            findings.append("logprob_not_finite")
+    versions = choice.get("weight_versions") or [{}]
+    spans = {int(span.get("version") or 0) for span in versions}
+    if len(spans) > 1:
+        findings.append("weight_version_changed")
+    return Completion(
+        token_ids=ids,
+        logprobs=tuple(values),
+        finish=choice.get("finish_reason") or "stop",
+        weight_version=min(spans),
+        cached_tokens=(body.get("usage") or {}).get("cached_tokens"),
+        findings=tuple(findings),
+    )
