@@ -98,7 +98,7 @@ class Reply:
         return Message("assistant", self.content, self.reasoning, self.tool_calls)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Problem(Exception):
     """A refusal in plain words. `kind` is one of the keys below; each dialect spells it its own way.
 
