@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass
 from dataclasses import field
 from typing import Any
+from typing import ClassVar
 from typing import Literal
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -111,7 +112,7 @@ class Problem(Exception):
     param: str | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
-    STATUS = {
+    STATUS: ClassVar[dict[str, int]] = {
         "bad_request": 400,
         "context_length": 400,
         "unauthorized": 401,

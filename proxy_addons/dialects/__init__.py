@@ -61,6 +61,6 @@ def routes() -> dict[str, tuple[Dialect, str]]:
     """Path below the rollout prefix → (dialect, "generate" or "count")."""
     table: dict[str, tuple[Dialect, str]] = {}
     for dialect in load_dialects().values():
-        table |= {path: (dialect, "generate") for path in dialect.GENERATE}
-        table |= {path: (dialect, "count") for path in dialect.COUNT}
+        table |= dict.fromkeys(dialect.GENERATE, (dialect, "generate"))
+        table |= dict.fromkeys(dialect.COUNT, (dialect, "count"))
     return table
