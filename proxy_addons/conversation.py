@@ -5,6 +5,7 @@ writes the `Reply` in its own shape. Nothing here knows HTTP or tokens.
 """
 
 import json
+from dataclasses import asdict
 from dataclasses import dataclass
 from dataclasses import field
 from typing import Any
@@ -167,3 +168,8 @@ def canonical(message: Message) -> Any:
     """
     calls = tuple((c.name, canonical_arguments(c.arguments)) for c in message.tool_calls)
     return (message.role, message.content, calls)
+
+
+def message_json(message: Message) -> dict[str, Any]:
+    """A message as it is stored: only what it has."""
+    return {name: value for name, value in asdict(message).items() if value not in ("", (), None)}

@@ -102,6 +102,7 @@ def read_completion(body: dict[str, Any]) -> Completion:
         logprobs=tuple(values),
         finish=choice.get("finish_reason") or "stop",
         weight_version=min(spans),
+        logprob_kind=choice.get("logprob_kind") or "processed",
         cached_tokens=(body.get("usage") or {}).get("cached_tokens"),
         findings=tuple(findings),
     )

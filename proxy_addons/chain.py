@@ -1,0 +1,139 @@
+"""The tree of one rollout's calls: which recorded call a new request continues, and with which tokens.
+
+A request continues the call whose messages, reply included, equal the request's leading messages by value
+(`conversation.canonical`), under the same tools. It then keeps that call's tokens, sampled ones included, and only
+what is new is encoded. Otherwise it starts anew with a full render. Nothing here depends on the harness's ids.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from proxy_addons.conversation import Message
+from proxy_addons.conversation import Request
+from proxy_addons.conversation import Tool
+from proxy_addons.conversation import canonical
+from proxy_addons.records import to_json
+from proxy_addons.rendering import Rendering
+
+
+@dataclass(frozen=True)
+class Node:
+    """One answered call."""
+
+    call: int
+    prompt_ids: list[int]
+    sampled_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a request stands. `prompt_ids == (parent prompt + parent sampled)[:prefix_len] + delta_ids`.
+
+    `request_key` is equal for a request that is sent again; `new_messages` are those the parent does not hold.
+    """
+
+    parent: Node | None
+    prompt_ids: list[int]
+    prefix_len: int
+    new_messages: tuple[Message, ...]
+    request_key: str
+    findings: tuple[str, ...]
+
+    @property
+    def delta_ids(self) -> list[int]:
+        return self.prompt_ids[self.prefix_len :]
+
+    @property
+    def whole_prefix(self) -> bool:
+        """Whether this call keeps every token of its parent, so that both fit in one row."""
+        parent = self.parent
+        return parent is not None and self.prefix_len == len(parent.prompt_ids) + len(parent.sampled_ids)
+
+
+class Trajectory:
+    """The calls of one rollout so far."""
+
+    def __init__(self, rendering: Rendering) -> None:
+        self._rendering = rendering
+        self._by_key: dict[bytes, Node] = {}
+
+    def place(self, request: Request) -> Placement:
+        """Find the call that `request` continues and the tokens to ask the policy with."""
+        keys = _prefix_keys(request.messages, request.tools)
+        parent, known = self._longest(request.messages, keys)
+        new = request.messages[known:]
+        findings = list(request.notes)
+        extended = None
+        if parent is not None and new:
+            extended = self._rendering.extend(parent.prompt_ids, parent.sampled_ids, new, request.tools)
+            if extended is None:
+                findings.append("prefix_break")
+        ids, forged = extended or self._rendering.render(request.messages, request.tools)
+        prefix = _common_prefix(parent, ids) if parent is not None else 0
+        return Placement(parent, ids, prefix, new, keys[-1].hex(), tuple(dict.fromkeys([*findings, *forged])))
+
+    def add(self, request: Request, reply: Message, node: Node) -> None:
+        """Remember an answered call, so that the next request can continue it. A re-asked call takes over."""
+        self._by_key[_prefix_keys((*request.messages, reply), request.tools)[-1]] = node
+
+    def _longest(self, messages: Sequence[Message], keys: Sequence[bytes]) -> tuple[Node | None, int]:
+        for length in range(len(messages), 0, -1):
+            if messages[length - 1].role == "assistant":
+                node = self._by_key.get(keys[length])
+                if node is not None:
+                    return node, length
+        return None, 0
+
+
+def tools_digest(tools: Sequence[Tool]) -> str:
+    """A name for the set of tools that a call offered."""
+    text = to_json([[t.name, t.description, t.parameters, t.kind] for t in tools])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _prefix_keys(messages: Sequence[Message], tools: Sequence[Tool]) -> list[bytes]:
+    """`keys[n]` names the first n messages under these tools; each is built from the one before."""
+    keys = [tools_digest(tools).encode()]
+    for message in messages:
+        keys.append(hashlib.sha256(keys[-1] + repr(canonical(message)).encode()).digest())
+    return keys
+
+
+def _common_prefix(parent: Node, ids: list[int]) -> int:
+    before = [*parent.prompt_ids, *parent.sampled_ids]
+    if ids[: len(before)] == before:
+        return len(before)
+    return next((i for i, (a, b) in enumerate(zip(before, ids, strict=False)) if a != b), min(len(before), len(ids)))
+
+
+def settle(calls: Sequence[Mapping[str, Any]]) -> dict[int, tuple[str, str]]:
+    """Call number → (chain, status), decided when the rollout is over (cases O38, O39).
+
+    `calls` are in order, each with `call`, `parent_call`, `whole_prefix` (keeps all tokens of its parent),
+    `request_key` and `status`. Of a request that was sent again, the answer that the harness went on with counts, or
+    the last one where it went on with none; the others are "abandoned". A chain goes on through the first child that
+    counts and keeps its parent's tokens; every other call opens a chain.
+    """
+    status = {c["call"]: c["status"] for c in calls}
+    continued = {c["parent_call"] for c in calls if c["status"] == "ok"}
+    same: dict[tuple[Any, str], list[int]] = {}
+    for c in calls:
+        if c["status"] == "ok":
+            same.setdefault((c["parent_call"], c["request_key"]), []).append(c["call"])
+    for twins in same.values():
+        used = [call for call in twins if call in continued] or twins[-1:]
+        status |= {call: "abandoned" for call in twins if call not in used}
+    chain: dict[int, str] = {}
+    taken: set[int] = set()
+    for c in calls:
+        parent = c["parent_call"]
+        goes_on = parent in chain and parent not in taken and c["whole_prefix"] and status[c["call"]] == "ok"
+        if goes_on:
+            taken.add(parent)
+            chain[c["call"]] = chain[parent]
+        else:
+            chain[c["call"]] = f"c{len(set(chain.values()))}"
+    return {call: (chain[call], status[call]) for call in chain}

@@ -1,0 +1,160 @@
+"""How the orchestrator speaks to the proxy: register and end rollouts, pause for a weight update.
+
+Its own port on loopback, its own bearer token; no sandbox can reach it.
+"""
+
+import asyncio
+import hmac
+from pathlib import Path
+from typing import Any
+from typing import cast
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+from aiohttp.typedefs import Middleware
+from pydantic import BaseModel
+from pydantic import ConfigDict
+from pydantic import ValidationError
+
+from proxy_addons import records
+from proxy_addons.chain import Trajectory
+from proxy_addons.errors import ConfigError
+from proxy_addons.gateway import Gateway
+from proxy_addons.identity import Rollout
+from proxy_addons.ledger import Ledger
+from proxy_addons.ledger import compile_calls
+from proxy_addons.live import Limits
+from proxy_addons.live import Live
+from proxy_addons.live import LiveRollout
+from proxy_addons.rendering import Rendering
+
+
+class Registration(BaseModel):
+    """Body of `POST /rollouts`. `calls_path` is where the rollout's Parquet file goes; the ledger lies beside it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    run: str
+    epoch: int
+    task: str
+    sample: int
+    try_: int
+    harness: str
+    key: str
+    calls_path: str
+    limits: Limits = Limits()
+
+
+class Control:
+    """The control application."""
+
+    def __init__(self, live: Live, ledger: Ledger, gateway: Gateway, rendering: Rendering, token: str) -> None:
+        self._live = live
+        self._ledger = ledger
+        self._gateway = gateway
+        self._rendering = rendering
+        self._token = token
+
+    def app(self) -> web.Application:
+        """Routes: see the handlers' docstrings."""
+        app = web.Application(middlewares=[self._middleware()])
+        app.add_routes(
+            [
+                web.get("/health", self._health),
+                web.post("/rollouts", self._register),
+                web.get("/rollouts/{id}/failure", self._failure),
+                web.delete("/rollouts/{id}", self._end),
+                web.post("/pause", self._pause),
+                web.post("/resume", self._resume),
+            ]
+        )
+        return app
+
+    def _middleware(self) -> Middleware:
+        @web.middleware
+        async def authenticate(http: web.Request, handler: Handler) -> web.StreamResponse:
+            shown = http.headers.get("authorization", "").removeprefix("Bearer ")
+            if not hmac.compare_digest(shown.encode(), self._token.encode()):
+                return web.json_response({"error": "wrong control token"}, status=401)
+            return await handler(http)
+
+        return cast(Middleware, authenticate)
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.json_response({"rollouts": len(self._live)})
+
+    async def _register(self, http: web.Request) -> web.Response:
+        """Make a rollout's key and prefix valid."""
+        try:
+            asked = Registration.model_validate_json(await http.read())
+            identity = Rollout(asked.run, asked.epoch, asked.task, asked.sample, asked.try_)
+            calls = Path(asked.calls_path)
+            ledger = calls.with_name(f".{calls.stem}.ledger")
+            await asyncio.to_thread(ledger.unlink, True)  # a dead process's half: this try is being run again
+            trajectory = Trajectory(self._rendering)
+            self._live.add(LiveRollout(identity, asked.harness, asked.key, asked.limits, ledger, trajectory))
+        except (ValidationError, ConfigError, ValueError) as error:
+            return web.json_response({"error": str(error)}, status=400)
+        return web.json_response({"rollout": identity.id}, status=201)
+
+    async def _failure(self, http: web.Request) -> web.Response:
+        """Answers when our side breaks under the rollout, or the rollout ends (`reason` null)."""
+        rollout = self._live.get(http.match_info["id"])
+        if rollout is None:
+            return web.json_response({"error": "unknown rollout"}, status=404)
+        return web.json_response({"reason": await asyncio.shield(rollout.failure) or None})
+
+    async def _end(self, http: web.Request) -> web.Response:
+        """Kill the key, stop what is still running, write the Parquet file, say what was recorded."""
+        rollout = self._live.remove(http.match_info["id"])
+        if rollout is None:
+            return web.json_response({"error": "unknown rollout"}, status=404)
+        busy = set(rollout.busy)
+        for task in busy:
+            task.cancel()
+        if busy:
+            await asyncio.wait(busy)
+        rollout.fail("")
+        self._ledger.release(rollout.ledger)
+        path = str(rollout.ledger.with_name(f"{rollout.ledger.name[1:].removesuffix('.ledger')}.parquet"))
+        summary = await asyncio.to_thread(_write_calls, rollout, path)
+        return web.json_response(summary)
+
+    async def _pause(self, _: web.Request) -> web.Response:
+        """Hold new calls; answers when none is inside the engine."""
+        await self._gateway.gate.close()
+        return web.json_response({"paused": True})
+
+    async def _resume(self, _: web.Request) -> web.Response:
+        """Let held calls go on."""
+        self._gateway.gate.open()
+        return web.json_response({"paused": False})
+
+
+def _write_calls(rollout: LiveRollout, path: str) -> dict[str, Any]:
+    identity = {
+        "run": rollout.identity.run,
+        "epoch": rollout.identity.epoch,
+        "task": rollout.identity.task,
+        "sample": rollout.identity.sample,
+        "try": rollout.identity.try_,
+        "rollout": rollout.identity.id,
+        "harness": rollout.harness,
+    }
+    rows, complete = compile_calls(rollout.ledger, identity)
+    records.write(path, records.table(rows, records.CALLS))
+    rollout.ledger.unlink(missing_ok=True)
+    failure = rollout.failure.result() if rollout.failure.done() else ""
+    return {
+        "calls_path": path,
+        "complete": complete,
+        "calls": len(rows),
+        "answered": sum(row["status"] == "ok" for row in rows),
+        "chains": len({row["chain"] for row in rows if row["status"] == "ok"}),
+        "prompt_tokens": sum(row.get("usage_prompt") or 0 for row in rows),
+        "sampled_tokens": sum(len(row.get("sampled_ids") or ()) for row in rows),
+        "weight_version": min((row["weight_version"] for row in rows if "weight_version" in row), default=None),
+        "findings": sorted({finding for row in rows for finding in row["findings"]}),
+        "out_of_budget": rollout.out_of_budget,
+        "engine_failure": failure or None,
+    }

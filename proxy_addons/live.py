@@ -1,0 +1,71 @@
+"""The rollouts that are alive: their keys, what they may use, and what they have used."""
+
+import asyncio
+import hmac
+from dataclasses import dataclass
+from dataclasses import field
+from pathlib import Path
+
+from proxy_addons.chain import Trajectory
+from proxy_addons.identity import Rollout
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one rollout may use. Counts are over its whole life; `max_model_len` is prompt plus reply, in tokens."""
+
+    max_calls: int = 64
+    max_tokens: int = 1024
+    max_model_len: int = 8192
+    temperature: float = 1.0
+
+
+@dataclass
+class LiveRollout:
+    """A rollout between its registration and its end."""
+
+    identity: Rollout
+    harness: str
+    key: str
+    limits: Limits
+    ledger: Path
+    trajectory: Trajectory
+    calls: int = 0
+    out_of_budget: bool = False
+    ended: bool = False
+    failure: "asyncio.Future[str]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    busy: "set[asyncio.Task[object]]" = field(default_factory=set)
+
+    def fail(self, reason: str) -> None:
+        """Note that our side broke under this rollout; the runner stops it and tries again."""
+        if not self.failure.done():
+            self.failure.set_result(reason)
+
+
+class Live:
+    """Every live rollout by id. An unknown id is never an implicit session."""
+
+    def __init__(self) -> None:
+        self._rollouts: dict[str, LiveRollout] = {}
+
+    def add(self, rollout: LiveRollout) -> None:
+        """Register. Raises ValueError if the id is alive already."""
+        if rollout.identity.id in self._rollouts:
+            raise ValueError(f"rollout {rollout.identity.id} is already registered")
+        self._rollouts[rollout.identity.id] = rollout
+
+    def get(self, rollout_id: str) -> LiveRollout | None:
+        """The live rollout, or None."""
+        return self._rollouts.get(rollout_id)
+
+    def remove(self, rollout_id: str) -> LiveRollout | None:
+        """Take a rollout out; its key is dead from now on."""
+        return self._rollouts.pop(rollout_id, None)
+
+    def __len__(self) -> int:
+        return len(self._rollouts)
+
+
+def key_matches(rollout: LiveRollout, presented: str) -> bool:
+    """Whether the presented key is the rollout's, in constant time."""
+    return hmac.compare_digest(rollout.key.encode(), presented.encode())

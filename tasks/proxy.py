@@ -1,0 +1,116 @@
+"""The recording proxy from the orchestrator's side: start the process, register and end rollouts, pause it."""
+
+import asyncio
+import os
+import secrets
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from tenacity import AsyncRetrying
+from tenacity import retry_if_exception_type
+from tenacity import stop_after_delay
+from tenacity import wait_fixed
+
+from proxy_addons.errors import InfrastructureError
+from proxy_addons.identity import Rollout
+from proxy_addons.live import Limits
+from training.child import Child
+from training.child import free_port
+from training.child import start_child
+
+START_S = 60.0
+
+
+def proxy_python(root: Path) -> Path:
+    """The interpreter for the proxy: its own environment (Python 3.12, current mitmproxy) if `make setup` made one."""
+    own = root / ".venv-proxy" / "bin" / "python"
+    return own if own.exists() else Path(sys.executable)
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """A running proxy. `address` is where harnesses reach it."""
+
+    address: tuple[str, int]
+    child: Child
+    _client: httpx.AsyncClient
+
+    async def register(self, rollout: Rollout, harness: str, key: str, calls_path: Path, limits: Limits) -> None:
+        """Make the rollout's key and prefix valid."""
+        body = {
+            "run": rollout.run,
+            "epoch": rollout.epoch,
+            "task": rollout.task,
+            "sample": rollout.sample,
+            "try_": rollout.try_,
+            "harness": harness,
+            "key": key,
+            "calls_path": str(calls_path.absolute()),
+            "limits": asdict(limits),
+        }
+        await self._ask("POST", "/rollouts", json=body)
+
+    async def failure(self, rollout: Rollout) -> str:
+        """Returns when our side broke under the rollout, with the reason; never returns while all is well."""
+        answer = await self._ask("GET", f"/rollouts/{rollout.id}/failure", timeout=None)
+        return answer["reason"] or "the rollout was ended elsewhere"
+
+    async def end(self, rollout: Rollout) -> dict[str, Any]:
+        """Kill the key, write the calls file, and say what was recorded (see `control._write_calls`)."""
+        return await self._ask("DELETE", f"/rollouts/{rollout.id}", timeout=120)
+
+    async def pause(self) -> None:
+        """Hold new calls; returns when none is inside the engine."""
+        await self._ask("POST", "/pause", timeout=600)
+
+    async def resume(self) -> None:
+        """Let held calls go on."""
+        await self._ask("POST", "/resume")
+
+    async def _ask(self, method: str, path: str, *, timeout: float | None = 30, **body: Any) -> dict[str, Any]:
+        try:
+            answer = await self._client.request(method, path, timeout=timeout, **body)
+        except httpx.HTTPError as error:
+            raise InfrastructureError(
+                f"the proxy does not answer ({type(error).__name__}); its log is {self.child.log}"
+            ) from error
+        if answer.is_error:
+            raise InfrastructureError(f"proxy: {method} {path}: {answer.json().get('error')}")
+        return answer.json()
+
+
+@asynccontextmanager
+async def running_proxy(python: Path, engine_url: str, model: Path, log: Path) -> AsyncIterator[Proxy]:
+    """A proxy process for the time of the block. Raises InfrastructureError if it does not come up."""
+    port, control = free_port(), free_port()
+    token = secrets.token_urlsafe(32)
+    argv = [str(python), "-m", "proxy_addons", "--port", str(port), "--control-port", str(control)]
+    argv += ["--engine", engine_url, "--model", str(model.absolute())]
+    child = start_child(argv, log, env={**os.environ, "OPENFORGE_PROXY_TOKEN": token, "OMP_NUM_THREADS": "1"})
+    try:
+        async with httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{control}",
+            headers={"authorization": f"Bearer {token}"},
+            limits=httpx.Limits(max_connections=None),
+        ) as client:
+            await _healthy(client, child)
+            yield Proxy(("127.0.0.1", port), child, client)
+    finally:
+        await asyncio.to_thread(child.stop)
+
+
+async def _healthy(client: httpx.AsyncClient, child: Child) -> None:
+    retrying = AsyncRetrying(
+        retry=retry_if_exception_type(httpx.TransportError), stop=stop_after_delay(START_S), wait=wait_fixed(0.1)
+    )
+    async for attempt in retrying:
+        with attempt:
+            if not child.alive():
+                raise InfrastructureError(f"the proxy ended while starting: {child.last_lines()}")
+            (await client.get("/health")).raise_for_status()

@@ -1,0 +1,263 @@
+"""One slot of a group: a task, a harness, a sandbox, a recording, a verdict. A bad rollout is data, not a crash.
+
+A slot is filled by tries. A try that our own machinery broke (`InfrastructureError`) is followed by another, up to the
+run's limit; it never becomes a reward. Each try leaves two files, its calls and its row, both whole or not there, so
+that a run that was cut off knows what is still owed.
+"""
+
+import asyncio
+import contextlib
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from tasks.verify import verify
+
+from proxy_addons import records
+from proxy_addons.errors import HarnessError
+from proxy_addons.errors import InfrastructureError
+from proxy_addons.errors import OpenForgeError
+from proxy_addons.errors import PolicyFailure
+from proxy_addons.errors import VerifierError
+from proxy_addons.identity import Rollout
+from proxy_addons.live import Limits
+from tasks.harnesses import Harness
+from tasks.proxy import Proxy
+from tasks.sandboxes import PROXY_URL
+from tasks.sandboxes import Outcome
+from tasks.sandboxes import Sandbox
+from tasks.sandboxes import Spec
+from tasks.taskset import Task
+
+MODEL_NAME = "policy-v1"
+
+
+@dataclass(frozen=True)
+class Arena:
+    """What the rollouts of a run share. `folder` is one stage's own; `slots` bounds the rollouts at a time."""
+
+    proxy: Proxy
+    sandbox: Sandbox
+    harness_root: Path
+    folder: Path
+    scratch: Path
+    limits: Limits
+    memory_mb: int
+    cpus: float
+    pids: int
+    timeout_s: float
+    tries: int
+    slots: asyncio.Semaphore
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place in a group that one rollout fills."""
+
+    rollout: Rollout
+    task: Task
+    harness: Harness
+    kind: str
+
+    @property
+    def group(self) -> str:
+        return f"{self.rollout.run}-e{self.rollout.epoch:03}-{self.rollout.task}"
+
+
+def recorded(folder: Path, slot: Slot, tries: int) -> dict[str, Any] | None:
+    """The row that fills `slot`, or None if it is still owed; torn files count as not there (cases O65, O66)."""
+    rollout = slot.rollout
+    for _ in range(tries):
+        row = read_row(row_path(folder, rollout))
+        if row is not None and row["error_class"] != "InfrastructureError":
+            return row if records.is_whole(str(calls_path(folder, rollout))) else None
+        rollout = rollout.next_try()
+    return None
+
+
+def row_path(folder: Path, rollout: Rollout) -> Path:
+    return folder / "rollouts" / f"{rollout.id}.parquet"
+
+
+def calls_path(folder: Path, rollout: Rollout) -> Path:
+    return folder / "calls" / f"{rollout.id}.parquet"
+
+
+def read_row(path: Path) -> dict[str, Any] | None:
+    """A rollout's row, or None if it is not there or not whole."""
+    if not records.is_whole(str(path)):
+        return None
+    return records.read(str(path), records.ROLLOUTS)[0]
+
+
+async def fill(slot: Slot, arena: Arena) -> dict[str, Any]:
+    """Run tries at `slot` until one ends by itself; returns the last try's row. Nothing of it is left running."""
+    rollout = slot.rollout
+    while True:
+        async with arena.slots:
+            row = await _try(slot, rollout, arena)
+        path = row_path(arena.folder, rollout)
+        await asyncio.to_thread(records.write, str(path), records.table([row], records.ROLLOUTS))
+        if row["error_class"] != "InfrastructureError" or rollout.try_ + 1 >= arena.tries:
+            return row
+        rollout = rollout.next_try()
+
+
+async def _try(slot: Slot, rollout: Rollout, arena: Arena) -> dict[str, Any]:
+    """One try, from registration to verdict, as a `rollouts` row."""
+    started = datetime.now(UTC)
+    row: dict[str, Any] = {
+        "schema_version": records.SCHEMA_VERSION,
+        "run": rollout.run,
+        "epoch": rollout.epoch,
+        "task": rollout.task,
+        "sample": rollout.sample,
+        "try": rollout.try_,
+        "rollout": rollout.id,
+        "group": slot.group,
+        "split": slot.task.split,
+        "kind": slot.kind,
+        "harness": slot.harness.NAME,
+        "harness_version": slot.harness.version(arena.harness_root),
+        "sandbox": arena.sandbox.name,
+        "started_at": started,
+        "complete": False,
+        "calls": 0,
+        "calls_path": str(calls_path(arena.folder, rollout)),
+        "findings": [],
+    }
+    timings: dict[str, float] = {}
+    scratch = arena.scratch / rollout.id
+    try:
+        with _timed(timings, "rollout"):
+            outcome, summary = await _run_harness(slot, rollout, arena, scratch)
+        row |= {name: summary[name] for name in _FROM_PROXY}
+        row |= _classify(slot, arena, outcome, summary)
+        if row["error_class"] in (None, "PolicyFailure"):
+            with _timed(timings, "score"):
+                row |= await _score(slot, arena, scratch / "workspace", row)
+    except OpenForgeError as error:
+        row |= {"error_class": error.error_class, "reason": str(error), "exit": row.get("exit") or "not_started"}
+    finally:
+        await asyncio.to_thread(shutil.rmtree, scratch, True)
+    return row | {"ended_at": datetime.now(UTC), "timings": records.to_json(timings)}
+
+
+_FROM_PROXY = (
+    "complete",
+    "calls",
+    "chains",
+    "prompt_tokens",
+    "sampled_tokens",
+    "weight_version",
+    "findings",
+)
+
+
+async def _run_harness(slot: Slot, rollout: Rollout, arena: Arena, scratch: Path) -> tuple[Outcome, dict[str, Any]]:
+    """The harness in its sandbox, until it ends or our side breaks, and what the proxy recorded of it."""
+    key = secrets.token_urlsafe(32)
+    base_url = f"{PROXY_URL}/r/{rollout.id}"
+    workspace, home = scratch / "workspace", scratch / "home"
+    await asyncio.to_thread(_lay_out, slot.task, workspace, home)
+    await arena.proxy.register(rollout, slot.harness.NAME, key, calls_path(arena.folder, rollout), arena.limits)
+    try:
+        slot.harness.prepare(home, base_url, key, MODEL_NAME)
+        spec = Spec(
+            name=rollout.id,
+            argv=tuple(slot.harness.command(arena.harness_root, slot.task.instruction, base_url, key, MODEL_NAME)),
+            env=slot.harness.env(base_url, key, MODEL_NAME),
+            workspace=workspace,
+            home=home,
+            log_dir=scratch / "log",
+            proxy=arena.proxy.address,
+            binds_ro=slot.harness.binds(arena.harness_root),
+            memory_mb=arena.memory_mb,
+            cpus=arena.cpus,
+            pids=arena.pids,
+            wall_s=min(arena.timeout_s, slot.task.agent_timeout_s),
+            first_call_s=min(60.0, arena.timeout_s),
+        )
+        outcome = await _unless_broken(arena.sandbox.run(spec), arena.proxy.failure(rollout))
+    except BaseException:
+        with contextlib.suppress(InfrastructureError):  # the first error is the one to tell
+            await asyncio.shield(arena.proxy.end(rollout))
+        raise
+    return outcome, await arena.proxy.end(rollout)
+
+
+async def _unless_broken(run: Any, failure: Any) -> Outcome:
+    """The outcome of `run`; ended early, as an infrastructure failure, if `failure` returns first."""
+    running, broken = asyncio.ensure_future(run), asyncio.ensure_future(failure)
+    try:
+        await asyncio.wait({running, broken}, return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            return running.result()
+        raise InfrastructureError(broken.result())
+    finally:
+        for task in (running, broken):
+            task.cancel()
+        await asyncio.gather(running, broken, return_exceptions=True)
+
+
+def _lay_out(task: Task, workspace: Path, home: Path) -> None:
+    shutil.rmtree(workspace.parent, ignore_errors=True)
+    home.mkdir(parents=True)
+    shutil.copytree(task.environment, workspace, symlinks=True)
+
+
+def _classify(slot: Slot, arena: Arena, outcome: Outcome, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Exit, reason and failure class of a harness that ran. Raises the class where there is nothing to score."""
+    name = slot.harness.NAME
+    if summary["engine_failure"]:
+        raise InfrastructureError(summary["engine_failure"])
+    if outcome.reason in ("oom", "killed", "start_failed"):
+        raise InfrastructureError(f"sandbox: {outcome.reason}: {outcome.detail}")
+    if not summary["answered"]:
+        raise HarnessError(
+            f"no model call: {name} {outcome.reason} ({outcome.exit_code}) without asking {PROXY_URL}; "
+            f"its last words: {_tail(outcome.stderr_path) or _tail(outcome.stdout_path) or 'none'}"
+        )
+    exit_, reason = slot.harness.judge(outcome)
+    row = {"exit_code": outcome.exit_code, "exit": exit_, "reason": reason, "error_class": None}
+    if outcome.reason == "timeout":
+        limit = f"out of time ({outcome.wall_s:.0f} s)"
+        row |= {"exit": "timeout", "reason": limit, "error_class": PolicyFailure.__name__}
+    elif summary["out_of_budget"]:
+        limit = f"out of model calls ({arena.limits.max_calls})"
+        row |= {"exit": "out_of_calls", "reason": limit, "error_class": PolicyFailure.__name__}
+    return row
+
+
+async def _score(slot: Slot, arena: Arena, workspace: Path, row: Mapping[str, Any]) -> dict[str, Any]:
+    """The verdict, or why there is none."""
+    try:
+        verdict = await verify(slot.task.folder, workspace, slot.task.verifier_timeout_s, arena.sandbox)
+    except VerifierError as error:
+        return {"error_class": error.error_class, "verdict_reason": str(error)}
+    return {
+        "reward": verdict.reward,
+        "reward_parts": records.to_json(verdict.parts),
+        "verdict_reason": verdict.reason,
+        "findings": [*row["findings"], *verdict.flags],
+    }
+
+
+def _tail(path: Path, size: int = 300) -> str:
+    return path.read_text(errors="replace")[-size:].strip().replace("\n", " | ") if path.exists() else ""
+
+
+@contextlib.contextmanager
+def _timed(timings: dict[str, float], name: str) -> Iterator[None]:
+    start = time.monotonic()
+    try:
+        yield
+    finally:
+        timings[name] = round(time.monotonic() - start, 3)

@@ -1,0 +1,85 @@
+"""A whole proxy in this process, over real sockets, with one call to register a rollout and one to end it."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from dataclasses import dataclass
+from dataclasses import field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from proxy_addons import records
+from proxy_addons.__main__ import serve
+from proxy_addons.live import Limits
+
+TOKEN = "control-token"
+
+
+@dataclass
+class Recording:
+    port: int
+    control: httpx.AsyncClient
+    folder: Path
+    keys: dict[str, str] = field(default_factory=dict)
+
+    async def register(self, task: str = "toy", *, harness: str = "test", **limits: Any) -> str:
+        body = {"run": "r", "epoch": 1, "task": task, "sample": 0, "try_": 0, "harness": harness}
+        rollout = f"r-e001-{task}-s00-t0"
+        self.keys[rollout] = f"secret-key-of-{task}"
+        body |= {"key": self.keys[rollout], "calls_path": str(self.folder / f"{rollout}.parquet")}
+        answer = await self.control.post("/rollouts", json=body | {"limits": asdict(Limits(**limits))})
+        assert answer.status_code == 201, answer.text
+        return rollout
+
+    async def end(self, rollout: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        answer = await self.control.delete(f"/rollouts/{rollout}")
+        assert answer.status_code == 200, answer.text
+        return answer.json(), records.read(answer.json()["calls_path"], records.CALLS)
+
+    def client(self, rollout: str, key: str | None = None) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{self.port}/r/{rollout}",
+            headers={"authorization": f"Bearer {key or self.keys[rollout]}"},
+            timeout=20,
+        )
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@asynccontextmanager
+async def recording(model: Path, engine_url: str, folder: Path) -> AsyncIterator[Recording]:
+    port, control_port = free_port(), free_port()
+    server = asyncio.ensure_future(serve(port, control_port, engine_url, model, TOKEN, str(folder / "conf")))
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{control_port}", headers=headers, timeout=20) as control:
+        while True:
+            try:
+                await control.get("/health")
+                break
+            except httpx.TransportError:
+                assert not server.done(), server
+                await asyncio.sleep(0.02)
+        try:
+            await _listening(port)
+            yield Recording(port, control, folder)
+        finally:
+            server.cancel()
+            await asyncio.gather(server, return_exceptions=True)
+
+
+async def _listening(port: int) -> None:
+    while True:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.close()
+            return
+        except ConnectionError:
+            await asyncio.sleep(0.02)

@@ -1,0 +1,57 @@
+"""A policy server that says what a test tells it to, over the real wire, and remembers what it was asked."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from dataclasses import field
+from typing import Any
+
+from aiohttp import web
+
+Script = Callable[[list[int], int], "list[int] | web.Response"]
+"""From prompt ids and the number of the call to the sampled ids, or a whole HTTP answer."""
+
+
+@dataclass
+class ScriptedEngine:
+    script: Script
+    delay_s: float = 0.0
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    cancelled: int = 0
+    url: str = ""
+    version: int = 0
+
+    async def _generate(self, http: web.Request) -> web.StreamResponse:
+        body = await http.json()
+        self.asked.append(body)
+        try:
+            await asyncio.sleep(self.delay_s)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        answer = self.script(body["token_ids"], len(self.asked) - 1)
+        if isinstance(answer, web.Response):
+            return answer
+        choice = {
+            "token_ids": answer,
+            "finish_reason": "stop",
+            "logprobs": {"content": [{"token_id": t, "logprob": -0.25} for t in answer]},
+            "weight_versions": [{"version": self.version, "start": 0, "end": len(answer)}],
+        }
+        return web.json_response({"choices": [choice], "usage": {"completion_tokens": len(answer)}})
+
+
+@asynccontextmanager
+async def serving(engine: ScriptedEngine) -> AsyncIterator[ScriptedEngine]:
+    app = web.Application(client_max_size=64 << 20)
+    app.add_routes([web.post("/inference/v1/generate", engine._generate)])
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    engine.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        yield engine
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,78 @@
+"""A child process that cannot outlive us: its own group, a log file, and the kernel's parent-death signal."""
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class Child:
+    """A started process and its log."""
+
+    process: "subprocess.Popen[bytes]"
+    log: Path
+
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self.process.poll() is None
+
+    def last_lines(self, count: int = 5) -> str:
+        """The end of its log, for an error message."""
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return " | ".join(lines[-count:]) or f"its log {self.log} is empty"
+
+    def stop(self, grace_s: float = 5.0) -> None:
+        """End the whole process group, politely first."""
+        for signum, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 10.0)):
+            try:
+                os.killpg(self.process.pid, signum)
+            except ProcessLookupError:
+                break
+            try:
+                self.process.wait(wait_s)
+            except subprocess.TimeoutExpired:
+                continue
+        self.process.wait()
+
+
+def start_child(argv: Sequence[str], log: Path, env: Mapping[str, str], cwd: Path | None = None) -> Child:
+    """Start `argv` with both outputs appended to `log`. It is killed by the kernel if we die.
+
+    Call it from a thread that lives as long as the child should: the kernel's signal follows the thread.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    libc = ctypes.CDLL(None, use_errno=True)
+    parent = os.getpid()
+
+    def die_with_parent() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before the line above
+            os._exit(1)
+
+    with log.open("ab") as sink:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
+            env=dict(env),
+            cwd=cwd,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+    return Child(process, log)
+
+
+def free_port() -> int:
+    """A TCP port on loopback that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
