@@ -19,9 +19,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from proxy_addons.chain import settle
 from proxy_addons.records import SCHEMA_VERSION
 from proxy_addons.records import to_json
+from proxy_addons.settle import settle
 
 
 @dataclass

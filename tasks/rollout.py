@@ -18,23 +18,21 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tasks.verify import verify
-
 from proxy_addons import records
-from proxy_addons.errors import HarnessError
 from proxy_addons.errors import InfrastructureError
 from proxy_addons.errors import OpenForgeError
 from proxy_addons.errors import PolicyFailure
-from proxy_addons.errors import VerifierError
 from proxy_addons.identity import Rollout
 from proxy_addons.live import Limits
 from tasks.harnesses import Harness
+from tasks.harnesses import end
 from tasks.proxy import Proxy
 from tasks.sandboxes import PROXY_URL
 from tasks.sandboxes import Outcome
 from tasks.sandboxes import Sandbox
 from tasks.sandboxes import Spec
 from tasks.taskset import Task
+from tasks.verify import verify
 
 MODEL_NAME = "policy-v1"
 
@@ -83,10 +81,12 @@ def recorded(folder: Path, slot: Slot, tries: int) -> dict[str, Any] | None:
 
 
 def row_path(folder: Path, rollout: Rollout) -> Path:
+    """Where a try's row lies."""
     return folder / "rollouts" / f"{rollout.id}.parquet"
 
 
 def calls_path(folder: Path, rollout: Rollout) -> Path:
+    """Where a try's recorded calls lie."""
     return folder / "calls" / f"{rollout.id}.parquet"
 
 
@@ -172,7 +172,7 @@ async def _run_harness(slot: Slot, rollout: Rollout, arena: Arena, scratch: Path
         slot.harness.prepare(home, base_url, key, MODEL_NAME)
         spec = Spec(
             name=rollout.id,
-            argv=tuple(slot.harness.command(arena.harness_root, slot.task.instruction, base_url, key, MODEL_NAME)),
+            argv=slot.harness.command(slot.task.instruction, base_url, key, MODEL_NAME),
             env=slot.harness.env(base_url, key, MODEL_NAME),
             workspace=workspace,
             home=home,
@@ -214,44 +214,36 @@ def _lay_out(task: Task, workspace: Path, home: Path) -> None:
 
 
 def _classify(slot: Slot, arena: Arena, outcome: Outcome, summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Exit, reason and failure class of a harness that ran. Raises the class where there is nothing to score."""
-    name = slot.harness.NAME
+    """Exit, reason and failure class of a harness that ran."""
     if summary["engine_failure"]:
         raise InfrastructureError(summary["engine_failure"])
-    if outcome.reason in ("oom", "killed", "start_failed"):
-        raise InfrastructureError(f"sandbox: {outcome.reason}: {outcome.detail}")
-    if not summary["answered"]:
-        raise HarnessError(
-            f"no model call: {name} {outcome.reason} ({outcome.exit_code}) without asking {PROXY_URL}; "
-            f"its last words: {_tail(outcome.stderr_path) or _tail(outcome.stdout_path) or 'none'}"
-        )
-    exit_, reason = slot.harness.judge(outcome)
-    row = {"exit_code": outcome.exit_code, "exit": exit_, "reason": reason, "error_class": None}
-    if outcome.reason == "timeout":
-        limit = f"out of time ({outcome.wall_s:.0f} s)"
-        row |= {"exit": "timeout", "reason": limit, "error_class": PolicyFailure.__name__}
-    elif summary["out_of_budget"]:
+    ended = end(slot.harness, outcome, summary["answered"], f"{PROXY_URL}/r/{slot.rollout.id}")
+    row = {"exit_code": outcome.exit_code, "exit": ended.exit, "reason": ended.reason, "error_class": ended.error_class}
+    if summary["out_of_budget"]:
         limit = f"out of model calls ({arena.limits.max_calls})"
         row |= {"exit": "out_of_calls", "reason": limit, "error_class": PolicyFailure.__name__}
+    elif ended.exit == "failed" and summary["answered"] and _gave_up(outcome):
+        # All its calls were answered, so what it gave up on is what the policy said: a real outcome, scored as it is.
+        row |= {"exit": "gave_up", "error_class": PolicyFailure.__name__}
     return row
+
+
+def _gave_up(outcome: Outcome) -> bool:
+    """Whether the harness ended by its own decision, not by a crash."""
+    return outcome.exit_code is not None and 0 <= outcome.exit_code < 128
 
 
 async def _score(slot: Slot, arena: Arena, workspace: Path, row: Mapping[str, Any]) -> dict[str, Any]:
     """The verdict, or why there is none."""
-    try:
-        verdict = await verify(slot.task.folder, workspace, slot.task.verifier_timeout_s, arena.sandbox)
-    except VerifierError as error:
-        return {"error_class": error.error_class, "verdict_reason": str(error)}
+    name = f"{row['rollout']}-verify"
+    verdict = await verify(slot.task.folder, workspace, slot.task.verifier_timeout_s, arena.sandbox, name)
     return {
         "reward": verdict.reward,
         "reward_parts": records.to_json(verdict.parts),
         "verdict_reason": verdict.reason,
+        "error_class": verdict.error_class or row["error_class"],
         "findings": [*row["findings"], *verdict.flags],
     }
-
-
-def _tail(path: Path, size: int = 300) -> str:
-    return path.read_text(errors="replace")[-size:].strip().replace("\n", " | ") if path.exists() else ""
 
 
 @contextlib.contextmanager

@@ -56,7 +56,7 @@ def app(tokenizer: PreTrainedTokenizerBase, turn: Turn = teacher_turn) -> web.Ap
 
     async def generate(http: web.Request) -> web.Response:
         body = await http.json()
-        messages, tools = read_chatml(tokenizer.decode(body["token_ids"], skip_special_tokens=False))
+        messages, tools = read_chatml(str(tokenizer.decode(body["token_ids"], skip_special_tokens=False)))
         ids = tokenizer.encode(write_turn(turn(messages, tools)), add_special_tokens=False)
         return web.json_response(completion(ids, len(body["token_ids"])))
 

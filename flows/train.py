@@ -1,0 +1,253 @@
+"""Flow `openforge`, deployment `train`: epochs of rollouts inside the real harnesses, and weight updates from them.
+
+    prefect deployment run openforge/train -p 'config={"epochs": 2}'
+
+One Prefect task per prompt group and one per update, each with an explicit cache key and a small JSON result. The
+files in the run's folder are the truth: `prefect flow-run retry` and a new run of the same name both go on from them.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from prefect import Task
+from prefect import flow
+from prefect import task
+from prefect.artifacts import acreate_link_artifact
+from prefect.artifacts import acreate_table_artifact
+from prefect.logging import get_run_logger
+from tasks.report import epoch_table
+from tasks.report import summarise
+from tasks.report import write_report
+from training.policy_server import PolicyServer
+from training.policy_server import running_policy_server
+
+from flows.config import RunConfig
+from flows.config import load_config
+from flows.config import new_run_name
+from proxy_addons.errors import ConfigError
+from proxy_addons.live import Limits
+from tasks import harnesses
+from tasks.epoch import Group
+from tasks.epoch import check_progress
+from tasks.epoch import merge
+from tasks.epoch import owed
+from tasks.epoch import plan_heldout
+from tasks.epoch import plan_training
+from tasks.epoch import run_group
+from tasks.epoch import stage
+from tasks.proxy import proxy_python
+from tasks.proxy import running_proxy
+from tasks.rollout import Arena
+from tasks.run import ROOT
+from tasks.run import RunFolder
+from tasks.run import load_tasks
+from tasks.run import model_folder
+from tasks.run import open_run
+from tasks.sandboxes import choose
+from tasks.taskset import Task as LearnTask
+from tasks.update import train
+
+
+DEFAULTS = RunConfig()
+
+
+@dataclass(frozen=True)
+class Session:
+    """What one execution of the flow holds open."""
+
+    config: RunConfig
+    name: str
+    run: RunFolder
+    tasks: Sequence[LearnTask]
+    harnesses: Sequence[harnesses.Harness]
+    base_model: Path
+    policy: PolicyServer
+    arena: Arena
+
+
+@flow(name="openforge", log_prints=True)
+async def openforge(config: RunConfig = DEFAULTS) -> str:
+    """Train the model inside its harnesses; returns the path of the report.
+
+    Args:
+        config: what to train, on what, for how long. Fields left out come from the profile.
+    """
+    config = load_config(config)
+    async with open_session(config) as session:
+        if config.evaluate_first:
+            await evaluate(session, "before", 0)
+        for epoch in range(1, config.epochs + 1):
+            if session.run.train_result(epoch) is None:
+                await collect(session, epoch)
+                await update(session, epoch)
+        if config.evaluate_last:
+            await evaluate(session, "after", config.epochs)
+    return await report(session)
+
+
+@contextlib.asynccontextmanager
+async def open_session(config: RunConfig) -> AsyncIterator[Session]:
+    """Check everything first, then bring up the policy server and the proxy for the time of the block."""
+    if config.profile == "kubernetes":
+        raise ConfigError("profile: kubernetes has its fields but no backend yet; use local")
+    name = config.run or new_run_name(datetime.now())
+    base = model_folder(config.model)
+    tasks = load_tasks(config.tasks)
+    chosen = [harnesses.load(harness) for harness in config.harnesses]
+    root = ROOT / harnesses.INSTALL
+    for harness in chosen:
+        harness.binary(root)
+    sandbox = choose(config.sandbox)
+    run = open_run(name, config.runs_dir, config.model_dump(mode="json") | {"run": name})
+    log = get_run_logger()
+    for limit in sandbox.not_enforced():
+        log.warning("sandbox %s: %s", sandbox.name, limit)
+    for leftover in sandbox.reap(f"{name}-e"):
+        log.warning("ended %s, left running by an execution of this run that died", leftover)
+    logs = run.path / "logs"
+    async with contextlib.AsyncExitStack() as stack:
+        with stage(run.path, "serve", 0):
+            policy = await stack.enter_async_context(
+                running_policy_server(config.engine, base, logs / "policy.log", config.max_model_len)
+            )
+            proxy = await stack.enter_async_context(
+                running_proxy(proxy_python(ROOT), policy.url, base, logs / "proxy.log")
+            )
+        arena = Arena(
+            proxy=proxy,
+            sandbox=sandbox,
+            harness_root=root,
+            folder=run.path,
+            scratch=ROOT / ".openforge" / "scratch" / name,
+            limits=Limits(config.max_turns, config.max_tokens, config.max_model_len, config.temperature),
+            memory_mb=config.limits.memory_mb,
+            cpus=config.limits.cpus,
+            pids=config.limits.pids,
+            timeout_s=config.rollout_timeout_s,
+            tries=config.retries,
+            slots=asyncio.Semaphore(config.concurrency),
+        )
+        yield Session(config, name, run, tasks, chosen, base, policy, arena)
+
+
+async def collect(session: Session, epoch: int) -> None:
+    """The training rollouts of an epoch, with the weights of the epoch before."""
+    config = session.config
+    groups = plan_training(
+        session.name, epoch, config.seed, session.tasks, session.harnesses, config.tasks_per_epoch, config.group_size
+    )
+    await publish(session, epoch - 1)
+    await run_stage(session, session.run.epoch(epoch), groups, "rollout", epoch)
+
+
+async def evaluate(session: Session, when: str, epoch: int) -> None:
+    """The held-out rollouts, with the weights after `epoch` epochs."""
+    config = session.config
+    kind = f"heldout_{when}"
+    groups = plan_heldout(
+        session.name,
+        epoch,
+        kind,
+        session.tasks,
+        session.harnesses,
+        config.heldout_tasks,
+        config.heldout_samples,
+    )
+    await publish(session, epoch)
+    await run_stage(session, session.run.path / f"eval-{when}", groups, f"evaluate_{when}", epoch)
+
+
+async def run_stage(session: Session, folder: Path, groups: list[Group], name: str, epoch: int) -> None:
+    """Run what a stage owes, one Prefect task per group, and gather its rows."""
+    arena = replace(session.arena, folder=folder)
+    with stage(session.run.path, name, epoch) as facts:
+        step = _group_step(groups, arena)
+        runs = []
+        for group in groups:
+            todo = len(await asyncio.to_thread(owed, folder, group, arena.tries))
+            facts["resumed"] = facts.get("resumed", 0) + len(group) - todo
+            facts["owed"] = facts.get("owed", 0) + todo
+            # A cached result stands only while the files it speaks of are whole.
+            runs.append(
+                step.with_options(refresh_cache=todo > 0, task_run_name=group[0].group)(
+                    session.name, folder.name, group[0].group
+                )
+            )
+        print(f"{name}: {facts['owed']} rollouts to run, {facts['resumed']} already recorded")
+        await asyncio.gather(*runs)
+        rows = await asyncio.to_thread(merge, folder, groups, arena.tries)
+    check_progress(rows, name)
+    scored = [row["reward"] for row in rows if row["reward"] is not None]
+    mean = f"{sum(scored) / len(scored):.3f}" if scored else "–"
+    print(f"{name}: {len(rows)} tries recorded, {len(scored)} scored, mean reward {mean}")
+
+
+def _group_step(groups: list[Group], arena: Arena) -> Task[[str, str, str], Any]:
+    """The Prefect task that fills one group of a stage."""
+    by_name = {group[0].group: group for group in groups}
+
+    @task(
+        name="rollout group",
+        persist_result=True,
+        result_serializer="json",
+        cache_key_fn=lambda _, given: f"{given['run']}/{given['place']}/{given['group']}",
+    )
+    async def rollout_group(run: str, place: str, group: str) -> dict[str, Any]:
+        return await run_group(by_name[group], arena)
+
+    return rollout_group
+
+
+async def update(session: Session, epoch: int) -> None:
+    """One veRL update from an epoch's rollouts, in a process of its own."""
+    config = session.config
+
+    @task(
+        name="train epoch",
+        task_run_name=f"train epoch {epoch}",
+        persist_result=True,
+        result_serializer="json",
+        cache_key_fn=lambda _, given: f"{given['run']}/epoch-{given['epoch']:03}/train",
+        refresh_cache=True,
+    )
+    async def train_epoch(run: str, epoch: int) -> dict[str, Any]:
+        return await train(session.run, session.base_model, epoch, config.seed, config.training.model_dump())
+
+    with stage(session.run.path, "train", epoch):
+        result = await train_epoch(session.name, epoch)
+    print(f"train epoch {epoch}: {json.dumps(result)}")
+
+
+async def publish(session: Session, version: int) -> None:
+    """Serve the weights after `version` epochs: hold the calls, load, check by a probe, let the calls go on."""
+    folder, version = session.run.weights(version, session.base_model)
+    if session.policy.version == version:
+        return
+    with stage(session.run.path, "publish", version):
+        await session.arena.proxy.pause()
+        try:
+            await session.policy.reload(folder, version)
+        finally:
+            await session.arena.proxy.resume()
+
+
+async def report(session: Session) -> str:
+    """Write report and summary, and their Prefect artifacts."""
+    summary, epochs = await asyncio.to_thread(summarise, session.run.path)
+    page = await asyncio.to_thread(write_report, session.run.path, summary, epochs)
+    await acreate_table_artifact(epoch_table(epochs), key=f"{session.name}-epochs")
+    await acreate_link_artifact(page.as_uri(), link_text=f"report of {session.name}", key=f"{session.name}-report")
+    print(f"report: {page}")
+    return str(page)
+
+
+if __name__ == "__main__":
+    openforge.serve(name="train")

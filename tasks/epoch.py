@@ -1,0 +1,121 @@
+"""Which rollouts a stage wants, which of them are still owed, and what it all came to.
+
+A stage is one round of rollouts in one folder: an epoch's training rollouts, or an evaluation. Recorded files are the
+truth: what is whole on disk is never run again, what is torn or missing is owed.
+"""
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from proxy_addons import records
+from proxy_addons.errors import ConfigError
+from proxy_addons.identity import Rollout
+from tasks.harnesses import Harness
+from tasks.rollout import Arena
+from tasks.rollout import Slot
+from tasks.rollout import fill
+from tasks.rollout import read_row
+from tasks.rollout import recorded
+from tasks.taskset import Task
+
+Group = list[Slot]
+"""The slots of one task, in order; rewards are compared within it."""
+
+
+def plan_training(
+    run: str, epoch: int, seed: int, tasks: Sequence[Task], harnesses: Sequence[Harness], count: int, size: int
+) -> list[Group]:
+    """`count` groups of `size` for `epoch` (from 1). Every task comes once before any comes again, in an order drawn
+    from `seed`; a group has one harness, and the harnesses take turns. Raises ConfigError if there is no task."""
+    train = [task for task in tasks if task.split == "train"]
+    if not train:
+        raise ConfigError("tasks: the set has no task with split `train`")
+    groups = []
+    for index in range(count):
+        place = (epoch - 1) * count + index
+        round_, position = divmod(place, len(train))
+        task = random.Random(f"{seed}-{round_}").sample(train, len(train))[position]
+        harness = harnesses[(index + epoch) % len(harnesses)]
+        groups.append([Slot(Rollout(run, epoch, task.id, s), task, harness, "train") for s in range(size)])
+    return groups
+
+
+def plan_heldout(
+    run: str, epoch: int, kind: str, tasks: Sequence[Task], harnesses: Sequence[Harness], count: int, size: int
+) -> list[Group]:
+    """The first `count` held-out tasks, `size` rollouts each, the harnesses taking turns within a task.
+
+    Raises ConfigError if the set has fewer.
+    """
+    heldout = [task for task in tasks if task.split == "heldout"]
+    if len(heldout) < count:
+        raise ConfigError(f"heldout_tasks: {count} asked for, the set has {len(heldout)} with split `heldout`")
+    return [
+        [Slot(Rollout(run, epoch, task.id, s), task, harnesses[s % len(harnesses)], kind) for s in range(size)]
+        for task in heldout[:count]
+    ]
+
+
+def owed(folder: Path, slots: Iterable[Slot], tries: int) -> list[Slot]:
+    """The slots that no whole record fills."""
+    return [slot for slot in slots if recorded(folder, slot, tries) is None]
+
+
+async def run_group(group: Group, arena: Arena) -> dict[str, Any]:
+    """Fill what is owed of `group`; a small manifest of what it came to."""
+    todo = await asyncio.to_thread(owed, arena.folder, group, arena.tries)
+    await _all(fill(slot, arena) for slot in todo)
+    rows = [recorded(arena.folder, slot, arena.tries) for slot in group]
+    return {
+        "group": group[0].group,
+        "wanted": len(group),
+        "ran": len(todo),
+        "rewards": [row["reward"] if row else None for row in rows],
+    }
+
+
+async def _all(coroutines: Iterable[Any]) -> None:
+    """Wait for all; the first error ends the others, and is raised."""
+    async with asyncio.TaskGroup() as group:
+        for coroutine in coroutines:
+            group.create_task(coroutine)
+
+
+def merge(folder: Path, groups: Iterable[Group], tries: int) -> list[dict[str, Any]]:
+    """All recorded tries of `groups` in one `rollouts.parquet`; returns its rows."""
+    rows = []
+    for slot in (slot for group in groups for slot in group):
+        rollout = slot.rollout
+        for _ in range(tries):
+            row = read_row(folder / "rollouts" / f"{rollout.id}.parquet")
+            if row is not None:
+                rows.append(row)
+            rollout = rollout.next_try()
+    records.write(str(folder / "rollouts.parquet"), records.table(rows, records.ROLLOUTS))
+    return rows
+
+
+def check_progress(rows: Sequence[dict[str, Any]], name: str) -> None:
+    """Raise the most frequent reason if no rollout of a stage came to anything (case O63)."""
+    broken = [row["reason"] for row in rows if row["error_class"] in ("InfrastructureError", "HarnessError")]
+    if rows and len(broken) == len(rows):
+        reason = max(set(broken), key=broken.count)
+        raise ConfigError(f"{name}: all {len(rows)} rollouts failed; most often: {reason}")
+
+
+@contextmanager
+def stage(run_folder: Path, name: str, epoch: int, **facts: Any) -> Iterator[dict[str, Any]]:
+    """Time a stage and append it to `stages.jsonl`; the block may add facts to the dict it is given."""
+    start, found = time.monotonic(), dict(facts)
+    yield found
+    line = {"stage": name, "epoch": epoch, "seconds": round(time.monotonic() - start, 3), **found}
+    with (run_folder / "stages.jsonl").open("a") as log:
+        log.write(json.dumps(line) + "\n")

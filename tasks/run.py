@@ -1,0 +1,100 @@
+"""A run's folder: what it was asked to do, where its parts lie, and what it has got so far.
+
+runs/<run>/run.json                      the configuration it started with
+runs/<run>/{eval-before,epoch-001,…,eval-after}/{calls/,rollouts/,rollouts.parquet}
+runs/<run>/epoch-001/train.json          the trainer's result
+runs/<run>/checkpoints/                  optimizer state and exported model folders
+runs/<run>/stages.jsonl, logs/, report.html, summary.json
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from proxy_addons.errors import ConfigError
+from tasks import builtin
+from tasks import taskset
+from tasks.taskset import Task
+
+ROOT = Path(__file__).resolve().parent.parent
+MODELS = ROOT / "models"
+BUILTIN_SEED = 0
+BUILTIN_TRAIN, BUILTIN_HELDOUT = 240, 60
+
+# What may differ when a run is taken up again: how it is carried out and how long, not what it is.
+MAY_CHANGE = frozenset(
+    {"epochs", "concurrency", "retries", "sandbox", "limits", "engine", "evaluate_first", "evaluate_last", "profile"}
+)
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One run's folder; `config` is the run's whole configuration as JSON data."""
+
+    path: Path
+    config: dict[str, Any]
+
+    def epoch(self, number: int) -> Path:
+        """Folder of a training epoch, from 1."""
+        return self.path / f"epoch-{number:03}"
+
+    def train_result(self, number: int) -> dict[str, Any] | None:
+        """The trainer's result for an epoch, or None if it has not been trained."""
+        file = self.epoch(number) / "train.json"
+        return json.loads(file.read_text()) if file.exists() else None
+
+    def weights(self, version: int, base: Path) -> tuple[Path, int]:
+        """Model folder and version after `version` epochs; an epoch that could train nothing left them as they were."""
+        for epoch in range(version, 0, -1):
+            result = self.train_result(epoch)
+            if result and result["hf_path"]:
+                return Path(result["hf_path"]), epoch
+        return base, 0
+
+
+def open_run(name: str, runs_dir: str, config: dict[str, Any]) -> RunFolder:
+    """Make a run's folder, or take the run of that name up again.
+
+    Raises ConfigError if it was started with another configuration, naming each field that differs.
+    """
+    path = Path(runs_dir).absolute() / name
+    file = path / "run.json"
+    if file.exists():
+        before = json.loads(file.read_text())["config"]
+        differ = [
+            f"{key} was {before[key]!r}, now {config[key]!r}"
+            for key in config
+            if key in before and key not in MAY_CHANGE and before[key] != config[key]
+        ]
+        if differ:
+            raise ConfigError(f"run {name!r} exists with other settings ({'; '.join(differ)}): choose another name")
+    path.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"run": name, "seed": config["seed"], "model": config["model"], "config": config}, indent=1)
+    temporary = file.with_suffix(".tmp")
+    temporary.write_text(text)
+    os.replace(temporary, file)
+    return RunFolder(path, config)
+
+
+def load_tasks(source: str) -> list[Task]:
+    """The tasks of a set; `builtin` is written to the cache folder first. Raises ConfigError."""
+    if source != "builtin":
+        return taskset.load(Path(source))
+    folder = ROOT / ".openforge" / "tasks" / f"builtin-{BUILTIN_SEED}-{BUILTIN_TRAIN}-{BUILTIN_HELDOUT}"
+    if not folder.exists():
+        temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
+        builtin.generate(temporary, BUILTIN_SEED, BUILTIN_TRAIN, BUILTIN_HELDOUT)
+        temporary.rename(folder)
+    return taskset.load(folder)
+
+
+def model_folder(model: str) -> Path:
+    """The Hugging Face folder of `model`: tiny, smollm2 or a path. Raises ConfigError with the remedy."""
+    known = {"tiny": "warm-start", "smollm2": "model-smollm2"}
+    folder = MODELS / model if model in known else Path(model)
+    if not (folder / "config.json").exists():
+        remedy = f"run `make {known[model]}`" if model in known else "name a folder with config.json and weights"
+        raise ConfigError(f"model: {folder} holds no model; {remedy}")
+    return folder.absolute()

@@ -1,0 +1,130 @@
+import asyncio
+import os
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy_addons.ledger import Ledger
+from proxy_addons.ledger import compile_calls
+from proxy_addons.ledger import read_ledger
+from proxy_addons.records import to_json
+
+INTENT = {
+    "kind": "intent",
+    "call": 0,
+    "started_at": "2026-12-01T00:00:00+00:00",
+    "parent_call": None,
+    "whole_prefix": False,
+    "request_key": "k",
+    "messages_delta": [{"role": "user", "content": "x"}],
+    "prompt_delta_ids": [1, 2],
+    "prompt_prefix_len": 0,
+}
+TERMINAL = {
+    "kind": "terminal",
+    "call": 0,
+    "ended_at": "2026-12-01T00:00:01+00:00",
+    "status": "ok",
+    "sampled_ids": [3],
+    "reply": {"role": "assistant", "content": "y"},
+}
+
+
+async def test_lines_of_many_rollouts_are_on_disk_when_append_returns(tmp_path: Path) -> None:
+    ledger = Ledger()
+    paths = [tmp_path / f"{n % 5}.ledger" for n in range(100)]
+    await asyncio.gather(*(ledger.append(path, {"n": n}) for n, path in enumerate(paths)))
+    read = [line["n"] for path in sorted(set(paths)) for line in read_ledger(path)[0]]
+    assert sorted(read) == list(range(100))
+    ledger.stop()
+
+
+def write(path: Path, *lines: dict[str, Any], tail: str = "") -> Path:
+    path.write_text("".join(to_json(line) + "\n" for line in lines) + tail)
+    return path
+
+
+def test_a_call_with_both_ends_is_a_complete_row(tmp_path: Path) -> None:
+    rows, complete = compile_calls(write(tmp_path / "l", INTENT, TERMINAL), {"rollout": "r"})
+    assert complete
+    assert rows[0]["status"] == "ok"
+    assert rows[0]["chain"] == "c0"
+    assert '"content":"y"' in rows[0]["messages_delta"]
+
+
+def test_a_call_without_its_end_makes_the_rollout_incomplete(tmp_path: Path) -> None:
+    rows, complete = compile_calls(write(tmp_path / "l", INTENT), {"rollout": "r"})
+    assert not complete
+    assert rows[0]["status"] == "incomplete"
+
+
+def test_a_torn_last_line_makes_the_rollout_incomplete(tmp_path: Path) -> None:
+    rows, complete = compile_calls(write(tmp_path / "l", INTENT, TERMINAL, tail='{"kind": "int'), {"rollout": "r"})
+    assert not complete
+    assert len(rows) == 1
+
+
+_WRITER = """
+    import asyncio, sys
+    from pathlib import Path
+    from proxy_addons.ledger import Ledger
+    async def main():
+        ledger, path = Ledger(), Path(sys.argv[1])
+        for n in range(100000):
+            await ledger.append(path, {"kind": "x", "call": n})
+            print(n, flush=True)
+    asyncio.run(main())
+"""
+
+
+def test_o62_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
+    for attempt in range(5):
+        path = tmp_path / f"{attempt}.ledger"
+        writer = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(_WRITER), str(path)], stdout=subprocess.PIPE, cwd=Path.cwd()
+        )
+        assert writer.stdout is not None
+        acknowledged = [int(writer.stdout.readline()) for _ in range(20 + attempt)][-1]
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        lines, _ = read_ledger(path)
+        assert [line["call"] for line in lines][: acknowledged + 1] == list(range(acknowledged + 1))
+
+
+def test_a_full_disk_ends_the_process_and_says_why(tmp_path: Path) -> None:
+    def small_files() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(_WRITER), str(tmp_path / "full.ledger")],
+        capture_output=True,
+        cwd=Path.cwd(),
+        preexec_fn=small_files,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        timeout=20,
+    )
+    assert done.returncode == 3
+    assert b"cannot record" in done.stderr
+    lines, _ = read_ledger(tmp_path / "full.ledger")
+    # What the writer was told is on disk is there.
+    assert len(lines) >= len(done.stdout.split())
+
+
+@pytest.mark.parametrize("count", [1, 7])
+async def test_release_closes_the_file(tmp_path: Path, count: int) -> None:
+    ledger = Ledger()
+    before = len(os.listdir("/proc/self/fd"))
+    for n in range(count):
+        await ledger.append(tmp_path / str(n), {"n": n})
+        ledger.release(tmp_path / str(n))
+    await ledger.append(tmp_path / "last", {})
+    ledger.release(tmp_path / "last")
+    ledger.stop()
+    assert len(os.listdir("/proc/self/fd")) == before
