@@ -80,6 +80,8 @@ class Rendering:
             else:
                 calls.append(ToolCall(f"{call_prefix}_{len(calls)}", attempt.name, arguments))
         content = "\n".join(filter(None, [parsed.content, *broken]))
+        if not content.strip():  # Claude Code drops such a text when it sends the turn back
+            content = ""
         findings = []
         if broken:
             findings.append("tool_call_unreadable")
