@@ -1,0 +1,162 @@
+"""Harnesses: one module each, found here by name. Adding one is adding a file and its name below.
+
+A module offers the constants and functions of `Harness`; the rollout calls nothing else. The binaries are the
+published ones, unmodified, in the versions of deploy/harnesses/package.json (`make harnesses`).
+"""
+
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from typing import Literal
+from typing import Protocol
+from typing import cast
+
+from proxy_addons.errors import ConfigError
+from proxy_addons.errors import HarnessError
+from proxy_addons.errors import InfrastructureError
+from proxy_addons.errors import OpenForgeError
+from proxy_addons.errors import PolicyFailure
+from tasks.sandboxes import Outcome
+from tasks.sandboxes.capture import last_lines
+
+NAMES = ("claude_code", "codex")
+INSTALL = Path(".openforge/harnesses")
+"""Where `make harnesses` puts them, below the repository."""
+
+Exit = Literal["completed", "budget", "timeout", "failed", "no_call", "lost"]
+"""`completed`: the harness ended as it should. `budget`, `timeout`: the agent used up its turns, tokens or time.
+`failed`: the harness gave up. `no_call`: it never called the model. `lost`: the sandbox was taken away."""
+
+_ERRORS: dict[Exit, type[OpenForgeError] | None] = {
+    "completed": None,
+    "budget": PolicyFailure,
+    "timeout": PolicyFailure,
+    "failed": HarnessError,
+    "no_call": HarnessError,
+    "lost": InfrastructureError,
+}
+
+
+@dataclass(frozen=True)
+class End:
+    """How a rollout's harness ended. `error_class` is a name of proxy_addons.errors, None if all went well."""
+
+    exit: Exit
+    reason: str
+    error_class: str | None
+
+    @property
+    def scored(self) -> bool:
+        """Whether the verifier's verdict on it is a reward."""
+        return self.error_class in (None, PolicyFailure.__name__)
+
+
+class Harness(Protocol):
+    """What a harness module offers.
+
+    `PROVENANCE` are the request headers whose ids are stored with each call and never identify the rollout.
+    `SETTINGS` says in a message where to look. `base_url` and `key` are the rollout's, as seen inside the sandbox.
+    """
+
+    NAME: str
+    SETTINGS: str
+    PROVENANCE: tuple[str, ...]
+
+    def binary(self, root: Path) -> Path:
+        """The program on the host. Raises ConfigError if it is not installed below `root`."""
+
+    def version(self, root: Path) -> str: ...
+
+    def binds(self, root: Path) -> dict[str, Path]:
+        """Path inside the sandbox → installed folder, read-only."""
+
+    def prepare(self, home: Path, base_url: str, key: str, model: str) -> None:
+        """Write the harness's own settings into the sandbox's home folder."""
+
+    def command(self, instruction: str, base_url: str, key: str, model: str) -> tuple[str, ...]: ...
+
+    def env(self, base_url: str, key: str, model: str) -> dict[str, str]: ...
+
+    def judge(self, outcome: Outcome) -> tuple[Exit, str]:
+        """What the harness itself said about its end; only asked when it exited by itself."""
+
+
+def load(name: str) -> Harness:
+    """The harness `name`. Raises ConfigError."""
+    if name not in NAMES:
+        raise ConfigError(f"harness {name!r}: use one of {', '.join(NAMES)}")
+    return cast(Harness, import_module(f"{__name__}.{name}"))
+
+
+def end(harness: Harness, outcome: Outcome, calls: int, base_url: str) -> End:
+    """Classify a finished run; `calls` is how many model calls the proxy recorded for it.
+
+    A run without a call is no sample, however politely it exited (case O81), and a run whose sandbox was killed
+    says nothing about the policy (case O44).
+    """
+    kind, reason = _kind(harness, outcome)
+    if kind != "lost" and calls == 0:
+        kind = "no_call"
+        reason = (
+            f"no model call: {harness.NAME} ({outcome.reason}, exit {outcome.exit_code}) never called {base_url}; "
+            f"see {harness.SETTINGS}; {reason or 'it said nothing'}"
+        )
+    error = _ERRORS[kind]
+    return End(kind, reason, error.__name__ if error else None)
+
+
+def _kind(harness: Harness, outcome: Outcome) -> tuple[Exit, str]:
+    match outcome.reason:
+        case "exited":
+            return harness.judge(outcome)
+        case "timeout":
+            return "timeout", outcome.detail
+        case "no_call":
+            return "no_call", outcome.detail
+        case _:
+            return "lost", f"{outcome.reason}: {outcome.detail}"
+
+
+def installed(root: Path, package: str, *parts: str) -> Path:
+    """A file of an npm package below `root`. Raises ConfigError if it is not there."""
+    path = root / "node_modules" / package
+    if not path.joinpath(*parts).exists():
+        raise ConfigError(f"harness: {package} is not installed in {root}; run `make harnesses`")
+    return path.joinpath(*parts)
+
+
+def cpu() -> str:
+    """This machine's processor as npm's platform packages spell it."""
+    machine = platform.machine()
+    names = {"x86_64": "x64", "aarch64": "arm64"}
+    if machine not in names:
+        raise ConfigError(f"harness: no build for {machine}; use an x86_64 or aarch64 Linux machine")
+    return names[machine]
+
+
+def package_version(root: Path, package: str) -> str:
+    """The installed version of an npm package."""
+    return str(json.loads(installed(root, package, "package.json").read_text())["version"])
+
+
+def json_lines(outcome: Outcome) -> list[Mapping[str, Any]]:
+    """The JSON objects among the lines of standard output, in order."""
+    found: list[Mapping[str, Any]] = []
+    for line in outcome.stdout_path.read_text(errors="replace").splitlines():
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            found.append(value)
+    return found
+
+
+def no_end_signal(outcome: Outcome) -> tuple[Exit, str]:
+    """The judgement on a harness that exited without its own last word."""
+    said = last_lines(outcome.stderr_path) or last_lines(outcome.stdout_path) or "nothing"
+    return "failed", f"exit {outcome.exit_code} without an end signal; it said: {said}"

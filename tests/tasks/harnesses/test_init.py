@@ -1,0 +1,101 @@
+"""Judging by a harness's own last words, and the words for what is missing."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy_addons.errors import ConfigError
+from tasks import harnesses
+from tasks.harnesses import claude_code
+from tasks.harnesses import codex
+from tasks.sandboxes import Outcome
+from tasks.sandboxes import Reason
+
+
+def outcome(folder: Path, out: str = "", err: str = "", code: int | None = 0, reason: Reason = "exited") -> Outcome:
+    (folder / "stdout").write_text(out)
+    (folder / "stderr").write_text(err)
+    return Outcome(code, reason, "", 1.0, 1.0, folder / "stdout", folder / "stderr")
+
+
+@pytest.mark.parametrize(
+    ("result", "code", "exit_"),
+    [
+        ({"is_error": False, "terminal_reason": "completed"}, 0, "completed"),
+        (
+            {"is_error": True, "subtype": "success", "terminal_reason": "api_error", "result": "API Error: 500"},
+            1,
+            "failed",
+        ),
+        ({"is_error": True, "terminal_reason": "max_turns"}, 1, "budget"),
+        ({"is_error": False, "terminal_reason": "completed"}, 1, "failed"),
+    ],
+)
+def test_claude_code(result: dict[str, Any], code: int, exit_: str, tmp_path: Path) -> None:
+    out = "not json\n" + json.dumps({"type": "result", **result}) + "\n"
+    assert claude_code.judge(outcome(tmp_path, out, code=code))[0] == exit_
+
+
+@pytest.mark.parametrize(
+    ("events", "code", "exit_"),
+    [
+        ([{"type": "turn.started"}, {"type": "turn.completed"}], 0, "completed"),
+        ([{"type": "turn.failed", "error": {"message": "unexpected status 500"}}], 1, "failed"),
+        ([{"type": "turn.failed"}, {"type": "turn.completed"}], 0, "completed"),
+        ([{"type": "turn.completed"}], 1, "failed"),
+    ],
+)
+def test_codex(events: list[dict[str, Any]], code: int, exit_: str, tmp_path: Path) -> None:
+    out = "".join(f"{json.dumps(event)}\n" for event in events)
+    assert codex.judge(outcome(tmp_path, out, code=code))[0] == exit_
+
+
+@pytest.mark.parametrize("name", harnesses.NAMES)
+def test_exit_0_without_a_last_word_is_no_success(name: str, tmp_path: Path) -> None:
+    exit_, reason = harnesses.load(name).judge(outcome(tmp_path, "Trust this folder? [y/N]"))
+    assert (exit_, reason) == ("failed", "exit 0 without an end signal; it said: Trust this folder? [y/N]")
+
+
+@pytest.mark.parametrize(
+    ("reason", "exit_", "error", "scored"),
+    [
+        ("timeout", "timeout", "PolicyFailure", True),
+        ("no_call", "no_call", "HarnessError", False),
+        ("oom", "lost", "InfrastructureError", False),
+        ("killed", "lost", "InfrastructureError", False),
+        ("start_failed", "lost", "InfrastructureError", False),
+    ],
+)
+def test_end_by_the_sandbox(reason: Reason, exit_: str, error: str, scored: bool, tmp_path: Path) -> None:
+    end = harnesses.end(harnesses.load("codex"), outcome(tmp_path, code=None, reason=reason), 1, "http://x")
+    assert (end.exit, end.error_class, end.scored) == (exit_, error, scored)
+
+
+def test_unknown_harness() -> None:
+    with pytest.raises(ConfigError, match=r"harness 'gemini': use one of claude_code, codex"):
+        harnesses.load("gemini")
+
+
+@pytest.mark.parametrize("name", harnesses.NAMES)
+def test_not_installed(name: str, tmp_path: Path) -> None:
+    harness = harnesses.load(name)
+    for function in (harness.binary, harness.version, harness.binds):
+        with pytest.raises(ConfigError, match="run `make harnesses`"):
+            function(tmp_path)
+
+
+@pytest.mark.parametrize("name", harnesses.NAMES)
+def test_the_key_is_only_in_the_environment(name: str, tmp_path: Path) -> None:
+    harness, key = harnesses.load(name), "of-test-key-that-nobody-else-may-see-0123456789"
+    harness.prepare(tmp_path, "http://x/r/y", key, "policy-v1")
+    written = "".join(path.read_text() for path in tmp_path.rglob("*") if path.is_file())
+    assert written and key not in written
+    assert key not in " ".join(harness.command("do it", "http://x/r/y", key, "policy-v1"))
+    assert key in harness.env("http://x/r/y", key, "policy-v1").values()
+
+
+@pytest.mark.parametrize("name", harnesses.NAMES)
+def test_an_instruction_that_looks_like_a_flag(name: str) -> None:
+    assert harnesses.load(name).command("--help", "http://x", "k", "m")[-2:] == ("--", "--help")
