@@ -24,6 +24,8 @@ from tasks.sandboxes import Outcome
 from tasks.sandboxes.capture import last_lines
 
 NAMES = ("claude_code", "codex")
+SYSTEM_PROMPT = "Solve the task with the shell tool."
+"""What both harnesses tell the policy in their small configuration."""
 INSTALL = Path(".openforge/harnesses")
 """Where `make harnesses` puts them, below the repository."""
 

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from tasks.harnesses import SYSTEM_PROMPT
 from tasks.harnesses import Exit
 from tasks.harnesses import cpu
 from tasks.harnesses import installed
@@ -55,6 +56,8 @@ def command(instruction: str, base_url: str, key: str, model: str) -> tuple[str,
         f"{_INSIDE}/claude",
         *("--print", "--bare"),
         *("--tools", "Bash"),
+        # Its own default names the day and the folder: the same task would be another prompt tomorrow.
+        *("--system-prompt", SYSTEM_PROMPT),
         *("--model", model),
         *("--max-turns", str(MAX_TURNS)),
         *("--output-format", "json"),

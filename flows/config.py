@@ -1,0 +1,189 @@
+"""The configuration of a training run: one pydantic model, which Prefect also shows as the form of a new run.
+
+A run's configuration is its profile (`flows/profiles/<profile>.toml`, only what differs from the defaults below)
+with the values given for this run on top.
+"""
+
+import difflib
+import tomllib
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from typing import Literal
+
+from pydantic import BaseModel
+from pydantic import ConfigDict
+from pydantic import Field
+from pydantic import ValidationError
+from pydantic import field_validator
+from pydantic_core import ErrorDetails
+
+from proxy_addons.errors import ConfigError
+from proxy_addons.identity import check_name
+
+PROFILES = Path(__file__).parent / "profiles"
+
+Harness = Literal["claude_code", "codex"]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TrainingConfig(_Part):
+    """The weight update: veRL's actor step on the recorded tokens."""
+
+    learning_rate: float = Field(default=3e-4, gt=0, le=1, description="AdamW learning rate, constant")
+    mini_batches: int = Field(default=1, ge=1, le=1024, description="optimizer steps per pass over an epoch's rows")
+    ppo_epochs: int = Field(default=1, ge=1, le=16, description="passes over an epoch's rows")
+    clip_ratio: float = Field(default=0.2, gt=0, lt=1, description="PPO clip: the ratio stays within 1 ± this")
+    clip_grad: float = Field(default=1.0, gt=0, description="largest gradient norm")
+    max_row_tokens: int = Field(
+        default=16_384, ge=16, description="a longer training row is refused and counted, never cut"
+    )
+    keep_checkpoints: int = Field(default=2, ge=1, description="newest checkpoints kept; older ones are deleted")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto", description="where to train; auto takes a GPU if there is one"
+    )
+
+
+class LimitsConfig(_Part):
+    """What one sandbox may use."""
+
+    memory_mb: int = Field(default=2048, ge=128, description="memory, MiB")
+    cpus: float = Field(default=1.0, gt=0, le=256, description="CPU cores")
+    pids: int = Field(default=512, ge=16, description="processes and threads")
+
+
+class KubernetesConfig(_Part):
+    """Where the rollouts run in a cluster; read by the kubernetes profile only."""
+
+    namespace: str = Field(default="openforge", min_length=1, description="namespace of the rollout Jobs")
+    images: dict[Harness, str] = Field(
+        default={"claude_code": "openforge/claude-code:latest", "codex": "openforge/codex:latest"},
+        description="container image of each harness",
+    )
+    service_account: str = Field(
+        default="openforge-rollout", description="service account of the rollout pods; no token mounted"
+    )
+    runtime_class: str | None = Field(
+        default=None, description="RuntimeClass of the pods, such as gvisor; empty: the cluster's"
+    )
+    ttl_s: int = Field(default=600, ge=0, description="seconds that a finished Job is kept")
+
+
+class RunConfig(_Part):
+    """One training run."""
+
+    run: str | None = Field(default=None, description="name; the same name resumes that run; empty: made from the date")
+    profile: Literal["local", "kubernetes"] = Field(default="local", description="where the parts run")
+    seed: int = Field(default=0, ge=0, lt=2**31, description="seed of task order, sampling and training")
+    runs_dir: str = Field(default="runs", min_length=1, description="folder that holds the runs")
+
+    harnesses: list[Harness] = Field(
+        default=["claude_code", "codex"], min_length=1, description="harnesses to train in"
+    )
+    tasks: str = Field(default="builtin", min_length=1, description="builtin, or the folder of a task set")
+    tasks_per_epoch: int = Field(default=4, ge=1, le=100_000, description="tasks per epoch")
+    group_size: int = Field(
+        default=4, ge=2, le=256, description="rollouts of one task; rewards are compared within this group"
+    )
+    epochs: int = Field(default=2, ge=1, le=10_000, description="rounds of rollouts and update")
+    heldout_tasks: int = Field(default=4, ge=0, description="tasks never trained on, for measuring before and after")
+    heldout_samples: int = Field(default=2, ge=1, le=256, description="rollouts of each held-out task")
+    evaluate_first: bool = Field(default=True, description="measure on the held-out tasks before training")
+    evaluate_last: bool = Field(default=True, description="measure on the held-out tasks after training")
+
+    model: str = Field(default="tiny", min_length=1, description="tiny, smollm2, or a Hugging Face model folder")
+    engine: Literal["embedded", "vllm"] = Field(default="embedded", description="policy server")
+    max_model_len: int = Field(
+        default=16_384, ge=256, description="context length in tokens, prompt and reply together"
+    )
+    max_tokens: int = Field(default=1024, ge=1, description="most tokens sampled per model call")
+    temperature: float = Field(default=1.0, gt=0, le=2, description="sampling temperature; training assumes the same")
+
+    concurrency: int = Field(default=2, ge=1, le=10_000, description="rollouts at a time")
+    max_turns: int = Field(default=8, ge=1, le=1000, description="model calls per rollout")
+    rollout_timeout_s: int = Field(default=300, ge=5, description="seconds until a rollout is ended")
+    retries: int = Field(default=2, ge=1, le=10, description="tries per rollout when our own machinery fails")
+    sandbox: Literal["auto", "runc", "bubblewrap"] = Field(
+        default="auto", description="local sandbox; auto takes runc if it works"
+    )
+    limits: LimitsConfig = LimitsConfig()
+    training: TrainingConfig = TrainingConfig()
+    kubernetes: KubernetesConfig = KubernetesConfig()
+
+    @field_validator("run")
+    @classmethod
+    def _run_is_a_name(cls, value: str | None) -> str | None:
+        try:
+            return value if value is None else check_name("run", value)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+
+    @field_validator("harnesses")
+    @classmethod
+    def _harnesses_differ(cls, value: list[Harness]) -> list[Harness]:
+        if len(set(value)) != len(value):
+            raise ValueError("name each harness once")
+        return value
+
+    @field_validator("max_tokens")
+    @classmethod
+    def _reply_fits(cls, value: int, info: Any) -> int:
+        context = info.data.get("max_model_len")
+        if context is not None and value >= context:
+            raise ValueError(f"must be below max_model_len ({context}), which holds the prompt too")
+        return value
+
+
+def load_config(config: dict[str, Any] | RunConfig | None = None) -> RunConfig:
+    """The whole configuration: defaults, then the profile's file, then what `config` gives.
+
+    Of a `RunConfig` only the fields that were set count as given. Raises ConfigError with one sentence per problem:
+    the field, the value and what to do.
+    """
+    given = config.model_dump(exclude_unset=True) if isinstance(config, RunConfig) else dict(config or {})
+    profile = given.get("profile", RunConfig.model_fields["profile"].default)
+    file = PROFILES / f"{profile}.toml"
+    values = tomllib.loads(file.read_text()) if file.is_file() else {}
+    try:
+        return RunConfig.model_validate(_merge(values, given))
+    except ValidationError as error:
+        raise ConfigError("\n".join(_sentence(problem) for problem in error.errors())) from None
+
+
+def new_run_name(now: datetime) -> str:
+    """The name of a run that was given none, such as `run-20261201-183000`."""
+    return now.strftime("run-%Y%m%d-%H%M%S")
+
+
+def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _sentence(problem: ErrorDetails) -> str:
+    path = problem["loc"]
+    where = ".".join(str(part) for part in path)
+    if problem["type"] == "extra_forbidden":
+        names = _field_names(path[:-1])
+        near = difflib.get_close_matches(str(path[-1]), names, n=1)
+        remedy = f"did you mean {near[0]}?" if near else f"use one of {', '.join(names)}."
+        return f"{where}: there is no such field; {remedy}"
+    message = problem["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    return f"{where}: {problem['input']!r} is refused: {message}."
+
+
+def _field_names(path: tuple[int | str, ...]) -> list[str]:
+    model: type[BaseModel] = RunConfig
+    for part in path:
+        inner = model.model_fields[str(part)].annotation
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return []
+        model = inner
+    return list(model.model_fields)

@@ -1,0 +1,254 @@
+"""What a run came to, read from its folder: numbers (`summary.json`) and a page (`report.html`).
+
+Only files are read, so a run that failed half-way has a report of what there is. What is unknown is None and "–".
+"""
+
+import base64
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment
+from jinja2 import FileSystemLoader
+from jinja2 import StrictUndefined
+
+from proxy_addons import records
+from tasks import plots
+from tasks.statistics import Rate
+from tasks.statistics import difference
+from tasks.statistics import mean
+from tasks.statistics import rate
+
+SUCCESS = 1.0
+"""A rollout succeeded if its reward is at least this; rewards lie in 0 to 1."""
+
+Row = Mapping[str, Any]
+
+
+def summarise(run_dir: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A run's summary and one dict per training epoch, from what is on disk. Needs `run.json`, nothing else."""
+    run = json.loads((run_dir / "run.json").read_text())
+    stages = _read_stages(run_dir / "stages.jsonl")
+    before, after = (_read_rows(run_dir / f"eval-{when}") for when in ("before", "after"))
+    folders = sorted(run_dir.glob("epoch-[0-9]*"))
+    tries = {int(folder.name.removeprefix("epoch-")): _read_rows(folder) for folder in folders}
+    epochs = [
+        _epoch(number, rows, _read_json(run_dir / f"epoch-{number:03}" / "train.json"), stages)
+        for number, rows in tries.items()
+    ]
+    everything = [*before, *(row for rows in tries.values() for row in rows), *after]
+    last = _last_tries(everything)
+    rates = {"before": _success(before), "after": _success(after)}
+    gain = difference(rates["before"], rates["after"])
+    summary = {
+        "run": run["run"],
+        "seed": run["seed"],
+        "model": run["model"],
+        "harnesses": run["config"].get("harnesses"),
+        "epochs": len([epoch for epoch in epochs if epoch["trained"]]),
+        "heldout_before": asdict(rates["before"]) if before else None,
+        "heldout_after": asdict(rates["after"]) if after else None,
+        "heldout_gain": dict(zip(("difference", "lo", "hi"), gain, strict=True)) if gain else None,
+        "heldout_by_harness": _by_harness(before, after),
+        "rollouts": len(last),
+        "unscored": sum(not _scored(row) for row in last),
+        "infra_failures": sum(row["error_class"] == "InfrastructureError" for row in everything),
+        "failures": _failures(last),
+        "findings": _count(finding for row in last for finding in row["findings"] or ()),
+        "calls": _total(last, "calls"),
+        "chains": _total(last, "chains"),
+        "prompt_tokens": _total(last, "prompt_tokens"),
+        "sampled_tokens": _total(last, "sampled_tokens"),
+        "trained_tokens": _total(epochs, "trained_tokens"),
+        "samples_per_rollout": _samples_per_rollout(epochs),
+        "resumed_rollouts": sum(stage.get("resumed") or 0 for stage in stages) if stages else None,
+        "wall_s": _seconds(stages),
+        "config": run["config"],
+    }
+    return summary, epochs
+
+
+def write_report(run_dir: Path, summary: dict[str, Any], epochs: list[dict[str, Any]]) -> Path:
+    """Write `summary.json` and `report.html`, each whole or not at all; returns the page's path."""
+    _write(run_dir / "summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
+    templates = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    templates.filters |= {"number": number, "percent": percent, "duration": duration}
+    drawn = plots.draw(summary, epochs)
+    pictures = {name: base64.b64encode(svg).decode() for name, svg in drawn.items()}
+    page = templates.get_template("report.html.j2").render(
+        summary=summary, epochs=epochs, pictures=pictures, epoch_table=epoch_table(epochs)
+    )
+    _write(run_dir / "report.html", page)
+    return run_dir / "report.html"
+
+
+def epoch_table(epochs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """One row of readable text per epoch: the table of the report and of the Prefect artifact."""
+    return [
+        {
+            "epoch": str(epoch["epoch"]),
+            "rollouts": str(epoch["rollouts"]),
+            "success": percent(epoch["success"]),
+            "mean reward": number(epoch["reward_mean"]),
+            "trained tokens": number(epoch["trained_tokens"]),
+            "rows": number(epoch["rows"]),
+            "loss": number(epoch["pg_loss"]),
+            "KL": number(epoch["ppo_kl"]),
+            "gradient norm": number(epoch["grad_norm"]),
+            "log-prob difference, mean / max": f"{number(epoch['agreement_mean'])} / {number(epoch['agreement_max'])}",
+            "time": duration(sum(epoch["seconds"].values()) if epoch["seconds"] else None),
+        }
+        for epoch in epochs
+    ]
+
+
+def number(value: float | None) -> str:
+    """A number to read: thousands grouped, four significant digits, "–" if unknown."""
+    if value is None:
+        return "–"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def percent(value: Mapping[str, Any] | None) -> str:
+    """A rate to read, with its interval and counts; "–" if there is no data."""
+    if value is None or value["rate"] is None:
+        return "–"
+    return f"{value['rate']:.1%} [{value['lo']:.1%}, {value['hi']:.1%}] ({value['k']} of {value['n']})"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds to read; "–" if unknown."""
+    if seconds is None:
+        return "–"
+    minutes, rest = divmod(seconds, 60)
+    return f"{minutes:.0f} min {rest:.0f} s" if minutes else f"{rest:.1f} s"
+
+
+_FROM_TRAINER = (
+    "rows",
+    "trained_tokens",
+    "pg_loss",
+    "ppo_kl",
+    "grad_norm",
+    "clip_fraction",
+    "agreement_mean",
+    "agreement_max",
+)
+
+
+def _epoch(number: int, tries: Sequence[Row], train: dict[str, Any] | None, stages: Sequence[Row]) -> dict[str, Any]:
+    last = _last_tries(tries)
+    result = train or {}
+    return {
+        "epoch": number,
+        "rollouts": len(last),
+        "incomplete": sum(not row["complete"] for row in last),
+        "scored": sum(_scored(row) for row in last),
+        "success": asdict(_success(tries)),
+        "reward_mean": mean(row["reward"] for row in last if _scored(row)),
+        "failures": _failures(last),
+        "infra_failures": sum(row["error_class"] == "InfrastructureError" for row in tries),
+        "calls": _total(last, "calls"),
+        "chains": _total(last, "chains"),
+        "prompt_tokens": _total(last, "prompt_tokens"),
+        "sampled_tokens": _total(last, "sampled_tokens"),
+        "trained": train is not None,
+        "skipped": result.get("skipped"),
+        "rollouts_trained": result.get("rollouts"),
+        "alarms": result.get("alarms") or [],
+        "refused": (result.get("recorded") or {}).get("refused"),
+        "groups": result.get("groups"),
+        **{name: result.get(name) for name in _FROM_TRAINER},
+        "seconds": _seconds([stage for stage in stages if stage["epoch"] == number and _of_epoch(stage)]),
+    }
+
+
+def _of_epoch(stage: Row) -> bool:
+    return not str(stage["stage"]).startswith("evaluate")
+
+
+def _last_tries(tries: Iterable[Row]) -> list[Row]:
+    """One row per slot: the last try is the one that counts."""
+    slots: dict[Any, Row] = {}
+    for row in sorted(tries, key=lambda row: row["try"]):
+        slots[row["kind"], row["epoch"], row["task"], row["sample"]] = row
+    return list(slots.values())
+
+
+def _scored(row: Row) -> bool:
+    return row["reward"] is not None and row["error_class"] in (None, "PolicyFailure")
+
+
+def _success(tries: Iterable[Row]) -> Rate:
+    return rate(row["reward"] >= SUCCESS for row in _last_tries(tries) if _scored(row))
+
+
+def _by_harness(before: Sequence[Row], after: Sequence[Row]) -> dict[str, dict[str, Any]]:
+    names = sorted({row["harness"] for row in (*before, *after)})
+    return {
+        name: {
+            when: asdict(_success(row for row in rows if row["harness"] == name))
+            for when, rows in (("before", before), ("after", after))
+        }
+        for name in names
+    }
+
+
+def _failures(rows: Iterable[Row]) -> dict[str, int]:
+    return _count(row["error_class"] for row in rows if row["error_class"] is not None)
+
+
+def _count(names: Iterable[str]) -> dict[str, int]:
+    return dict(Counter(names).most_common())
+
+
+def _total(rows: Iterable[Row], name: str) -> int | None:
+    known = [row[name] for row in rows if row[name] is not None]
+    return sum(known) if known else None
+
+
+def _samples_per_rollout(epochs: Iterable[Row]) -> float | None:
+    """Training rows per rollout that was trained on."""
+    trained = [epoch for epoch in epochs if epoch["rollouts_trained"]]
+    return sum(e["rows"] for e in trained) / sum(e["rollouts_trained"] for e in trained) if trained else None
+
+
+def _seconds(stages: Iterable[Row]) -> dict[str, float]:
+    total: Counter[str] = Counter()
+    for stage in stages:
+        total[stage["stage"]] += stage["seconds"]
+    return {name: round(seconds, 3) for name, seconds in total.items()}
+
+
+def _read_rows(folder: Path) -> list[dict[str, Any]]:
+    """A stage's rows: its merged file, or, if the stage was cut off before that, the whole files of single tries."""
+    merged = folder / "rollouts.parquet"
+    files = [merged] if records.is_whole(str(merged)) else sorted((folder / "rollouts").glob("*.parquet"))
+    whole = [str(file) for file in files if records.is_whole(str(file))]
+    return [row for file in whole for row in records.read(file, records.ROLLOUTS)]
+
+
+def _read_json(file: Path) -> dict[str, Any] | None:
+    """JSON data; NaN and the infinities, which are no JSON, are unknown."""
+    return json.loads(file.read_text(), parse_constant=lambda _: None) if file.exists() else None
+
+
+def _read_stages(file: Path) -> list[dict[str, Any]]:
+    """The finished stages; a line that a crash cut short is no finished stage."""
+    if not file.exists():
+        return []
+    return [json.loads(line) for line in file.read_text().splitlines(keepends=True) if line.endswith("}\n")]
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)

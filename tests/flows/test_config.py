@@ -1,0 +1,96 @@
+"""The run configuration: defaults, profiles, and refusals that tell what to do."""
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from flows.config import PROFILES
+from flows.config import RunConfig
+from flows.config import load_config
+from flows.config import new_run_name
+from proxy_addons.errors import ConfigError
+
+
+def test_nothing_given_is_the_local_profile() -> None:
+    config = load_config()
+    assert config.profile == "local"
+    assert config.engine == "embedded"
+    assert config == load_config(RunConfig())
+
+
+@pytest.mark.parametrize("file", sorted(PROFILES.glob("*.toml")), ids=lambda file: file.stem)
+def test_every_profile_loads(file: Any) -> None:
+    assert load_config({"profile": file.stem}).profile == file.stem
+
+
+def test_given_values_win_over_the_profile_and_the_rest_of_a_part_is_kept() -> None:
+    config = load_config({"profile": "kubernetes", "concurrency": 3, "training": {"mini_batches": 2}})
+    assert (config.engine, config.concurrency) == ("vllm", 3)
+    assert (config.training.mini_batches, config.training.device) == (2, "cuda")
+
+
+def test_only_set_fields_of_a_model_count_as_given() -> None:
+    assert load_config(RunConfig(profile="kubernetes")).engine == "vllm"
+    assert load_config(RunConfig(profile="kubernetes", engine="embedded")).engine == "embedded"
+
+
+def test_a_loaded_config_loads_to_itself() -> None:
+    config = load_config({"profile": "kubernetes", "epochs": 7})
+    assert load_config(config) == config
+    assert load_config(config.model_dump(mode="json")) == config
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"epoch": 3}, "epoch: there is no such field; did you mean epochs?"),
+        (
+            {"training": {"learningrate": 1}},
+            "training.learningrate: there is no such field; did you mean learning_rate?",
+        ),
+        ({"epochs": 0}, "epochs: 0 is refused: input should be greater than or equal to 1."),
+        ({"engine": "sglang"}, "engine: 'sglang' is refused: input should be 'embedded' or 'vllm'."),
+        ({"profile": "cloud"}, "profile: 'cloud' is refused: input should be 'local' or 'kubernetes'."),
+        ({"harnesses": ["codex", "codex"]}, "harnesses: ['codex', 'codex'] is refused: name each harness once."),
+        ({"max_tokens": 16384}, "max_tokens: 16384 is refused: must be below max_model_len (16384)"),
+        ({"run": "My Run"}, "run: 'My Run' is refused: run 'My Run': use at most 40 lower-case letters"),
+    ],
+)
+def test_a_refusal_names_field_value_and_remedy(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        load_config(given)
+    assert str(refusal.value).startswith(sentence)
+
+
+def test_every_problem_gets_its_own_line() -> None:
+    with pytest.raises(ConfigError) as refusal:
+        load_config({"epochs": 0, "sed": 1})
+    assert sorted(line.split(":")[0] for line in str(refusal.value).splitlines()) == ["epochs", "sed"]
+
+
+def test_a_field_far_from_every_name_gets_the_list() -> None:
+    with pytest.raises(ConfigError, match=r"zzz: there is no such field; use one of memory_mb, cpus, pids\."):
+        load_config({"limits": {"zzz": 1}})
+
+
+def test_the_configuration_cannot_be_changed_after_loading() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        load_config().epochs = 5  # type: ignore[misc]
+
+
+def test_every_field_is_described_for_the_form() -> None:
+    schema = RunConfig.model_json_schema()
+    parts = [schema, *schema["$defs"].values()]
+    assert [name for part in parts for name, field in part["properties"].items() if not _described(field)] == []
+
+
+def _described(field: dict[str, Any]) -> bool:
+    return "description" in field or "$ref" in field
+
+
+def test_a_made_name_is_a_valid_name() -> None:
+    name = new_run_name(datetime(2026, 12, 1, 18, 30, 5))
+    assert name == "run-20261201-183005"
+    assert load_config({"run": name}).run == name
