@@ -4,6 +4,7 @@ import asyncio
 import os
 import secrets
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -12,10 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from tenacity import AsyncRetrying
-from tenacity import retry_if_exception_type
-from tenacity import stop_after_delay
-from tenacity import wait_fixed
 
 from proxy_addons.errors import InfrastructureError
 from proxy_addons.identity import Rollout
@@ -24,7 +21,7 @@ from training.child import Child
 from training.child import free_port
 from training.child import start_child
 
-START_S = 60.0
+START_S = 180.0
 
 
 def proxy_python(root: Path) -> Path:
@@ -106,11 +103,16 @@ async def running_proxy(python: Path, engine_url: str, model: Path, log: Path) -
 
 
 async def _healthy(client: httpx.AsyncClient, child: Child) -> None:
-    retrying = AsyncRetrying(
-        retry=retry_if_exception_type(httpx.TransportError), stop=stop_after_delay(START_S), wait=wait_fixed(0.1)
-    )
-    async for attempt in retrying:
-        with attempt:
-            if not child.alive():
-                raise InfrastructureError(f"the proxy ended while starting: {child.last_lines()}")
+    deadline = time.monotonic() + START_S
+    while True:
+        if not child.alive():
+            raise InfrastructureError(f"the proxy ended while starting: {child.last_lines()}")
+        try:
             (await client.get("/health")).raise_for_status()
+            return
+        except httpx.TransportError as error:
+            if time.monotonic() > deadline:
+                raise InfrastructureError(
+                    f"the proxy is not up after {START_S:.0f} s; its log is {child.log}"
+                ) from error
+        await asyncio.sleep(0.1)

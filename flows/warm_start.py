@@ -1,0 +1,212 @@
+"""Flow `warm-start`: the first policy of the local profile, made from nothing.
+
+A scripted teacher answers the real harnesses through the same proxy and sandboxes as any policy; its successful
+rollouts are the data of one supervised run through veRL's engine. The tokenizer is made first, from the prompts of a
+few pilot rollouts, because a small model needs whole words as tokens.
+
+    python -m flows.warm_start          # make warm-start: writes models/tiny
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+from prefect import task
+from pydantic import BaseModel
+from pydantic import ConfigDict
+from pydantic import Field
+
+from proxy_addons import records
+from proxy_addons.errors import ConfigError
+from proxy_addons.identity import Rollout
+from proxy_addons.live import Limits
+from tasks import builtin
+from tasks import harnesses
+from tasks import taskset
+from tasks.epoch import merge
+from tasks.epoch import owed
+from tasks.proxy import proxy_python
+from tasks.proxy import running_proxy
+from tasks.rollout import Arena
+from tasks.rollout import Slot
+from tasks.rollout import fill
+from tasks.run import MODELS
+from tasks.run import ROOT
+from tasks.sandboxes import choose
+from tasks.update import run_module
+from training import tiny_model
+from training.child import free_port
+from training.child import start_child
+from training.job import SftJob
+from training.job import SftSettings
+
+PILOT_TASKS = 12
+TRIES = 3
+RENDERER = {"name": "qwen3", "thinking_retention": "all"}
+"""Our own template keeps all of history, so a conversation that only grows is one chain."""
+
+
+class WarmStartConfig(BaseModel):
+    """How the local policy is made."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    out: str = Field(default=str(MODELS / "tiny"), description="model folder to write")
+    work: str = Field(default=str(ROOT / ".openforge" / "warm-start"), description="rollouts and checkpoints go here")
+    seed: int = Field(default=1, ge=1, description="seed of tasks and weights; 0 is the evaluated task set's")
+    rollouts: int = Field(default=1200, ge=12, description="teacher rollouts")
+    harnesses: list[str] = Field(default=["claude_code", "codex"], min_length=1, description="harnesses to imitate in")
+    concurrency: int = Field(default=3, ge=1, description="rollouts at a time")
+    vocab_size: int = Field(default=2048, ge=300, description="tokens of the tokenizer")
+    layers: int = Field(default=3, ge=1, description="layers of the model")
+    hidden: int = Field(default=256, ge=32, description="width of the model")
+    heads: int = Field(default=4, ge=2, description="attention heads")
+    head_dim: int = Field(default=64, ge=8, description="width of a head")
+    training: SftSettings = SftSettings()
+
+
+DEFAULTS = WarmStartConfig()
+
+
+@flow(name="warm-start", log_prints=True)
+async def warm_start(config: WarmStartConfig = DEFAULTS) -> str:
+    """Make the model; returns its folder. What is already there of an earlier, interrupted flow is used."""
+    work = Path(config.work)
+    pilot = bytes_model(work / "bytes-model")
+    pilot_rows = await teach(config, pilot, "pilot", config.seed + 1, PILOT_TASKS)
+    base = fresh_model(config, pilot, pilot_rows, work / "fresh-model")
+    rows = await teach(config, base, "teach", config.seed, config.rollouts)
+    solved = [row for row in rows if row["reward"] == 1.0]
+    print(f"teacher: {len(solved)} of {len(rows)} rollouts solved; these are learned from")
+    return await imitate(config, base, solved)
+
+
+@task
+async def teach(config: WarmStartConfig, model: Path, name: str, seed: int, count: int) -> list[dict[str, Any]]:
+    """`count` teacher rollouts on training tasks drawn from `seed`, recorded with the tokenizer of `model`."""
+    folder = Path(config.work) / name
+    tasks = await asyncio.to_thread(_tasks, Path(config.work) / f"tasks-{name}", seed, count)
+    chosen = [harnesses.load(harness) for harness in config.harnesses]
+    slots = [
+        Slot(Rollout(name, 0, each.id, 0), each, chosen[n // len(builtin.KINDS) % len(chosen)], "train")
+        for n, each in enumerate(tasks)
+    ]
+    todo = owed(folder, slots, TRIES)
+    print(f"{name}: {len(todo)} teacher rollouts to run of {len(slots)}")
+    if not todo:
+        return merge(folder, [[slot] for slot in slots], TRIES)
+    async with _arena(config, model, folder) as arena:
+        for done, next_one in enumerate(asyncio.as_completed([fill(slot, arena) for slot in todo]), 1):
+            row = await next_one
+            if row["reward"] != 1.0:
+                print(f"{name}: {row['rollout']} in {row['harness']}: reward {row['reward']}, {row['reason']}")
+            if done % 100 == 0:
+                print(f"{name}: {done} of {len(todo)}")
+    return merge(folder, [[slot] for slot in slots], TRIES)
+
+
+@contextlib.asynccontextmanager
+async def _arena(config: WarmStartConfig, model: Path, folder: Path) -> AsyncIterator[Arena]:
+    port = free_port()
+    argv = [sys.executable, "-m", "tasks.teacher_server", "--model", str(model), "--port", str(port)]
+    teacher = start_child(argv, folder / "teacher.log", env=os.environ, cwd=ROOT)
+    try:
+        engine = f"http://127.0.0.1:{port}"
+        async with running_proxy(proxy_python(ROOT), engine, model, folder / "proxy.log") as proxy:
+            yield Arena(
+                proxy=proxy,
+                sandbox=choose("auto"),
+                harness_root=ROOT / harnesses.INSTALL,
+                folder=folder,
+                scratch=folder / "scratch",
+                limits=Limits(max_model_len=tiny_model.MAX_POSITIONS),
+                memory_mb=2048,
+                cpus=1.0,
+                pids=256,
+                timeout_s=60.0,
+                tries=TRIES,
+                slots=asyncio.Semaphore(config.concurrency),
+            )
+    finally:
+        teacher.stop()
+
+
+def _tasks(folder: Path, seed: int, count: int) -> list[taskset.Task]:
+    if not folder.exists():
+        temporary = folder.with_name(f".{folder.name}")
+        shutil.rmtree(temporary, ignore_errors=True)
+        builtin.generate(temporary, seed, count, 0)
+        temporary.rename(folder)
+    return taskset.load(folder)
+
+
+def bytes_model(folder: Path) -> Path:
+    """A folder that the proxy can use before there is a tokenizer: every byte is a token."""
+    tiny_model.make_tokenizer([], 256 + len(tiny_model.SPECIAL_TOKENS)).save_pretrained(str(folder))
+    (folder / "config.json").write_text(json.dumps({"model_type": "qwen3"}))
+    (folder / "renderer.json").write_text(json.dumps(RENDERER))
+    return folder
+
+
+def fresh_model(config: WarmStartConfig, pilot: Path, rows: Sequence[dict[str, Any]], folder: Path) -> Path:
+    """Tokenizer, from what the pilot rollouts said and the tasks' words, and untrained weights."""
+    if not (folder / "renderer.json").exists():
+        texts = [*recorded_texts(pilot, rows), *vocabulary()]
+        tokenizer = tiny_model.make_tokenizer(texts, config.vocab_size)
+        shape = (config.layers, config.hidden, config.heads, config.head_dim)
+        tiny_model.save(tiny_model.make_model(tokenizer, config.seed, *shape), tokenizer, folder)
+        (folder / "renderer.json").write_text(json.dumps(RENDERER))
+    return folder
+
+
+def recorded_texts(model: Path, rows: Sequence[dict[str, Any]]) -> list[str]:
+    """All that was said in these rollouts, as one text each."""
+    tokenizer = tiny_model.PreTrainedTokenizerFast.from_pretrained(str(model))
+    texts = []
+    for row in rows:
+        calls = records.read(row["calls_path"], records.CALLS, ["prompt_delta_ids", "sampled_ids"])
+        ids = [token for call in calls for token in [*call["prompt_delta_ids"], *(call["sampled_ids"] or ())]]
+        texts.append(str(tokenizer.decode(ids)))
+    return texts
+
+
+def vocabulary() -> list[str]:
+    """The words of the built-in tasks as they occur, often enough that each becomes one token."""
+    words = [*builtin.NAMES, *builtin.VALUES, *builtin.KEYS, *builtin.FOLDERS]
+    return [text for word in words for text in (word, f" {word}/")] * 60
+
+
+async def imitate(config: WarmStartConfig, base: Path, rows: Sequence[dict[str, Any]]) -> str:
+    """Supervised learning on the rollouts in `rows`; the result goes to `config.out` with how it was made."""
+    work, out = Path(config.work), Path(config.out)
+    job = SftJob(
+        base_model=str(base),
+        calls=tuple(row["calls_path"] for row in rows),
+        out=str(work / "fitted"),
+        result=str(work / "sft.json"),
+        seed=config.seed,
+        settings=config.training,
+    )
+    (work / "sft-job.json").write_text(job.model_dump_json(indent=1))
+    await run_module("training.run_sft", work / "sft-job.json", work / "sft.log")
+    result = json.loads((work / "sft.json").read_text())
+    if not (work / "fitted" / "model.safetensors").exists():
+        raise ConfigError(f"warm start: no weights in {work}/fitted; see {work}/sft.log")
+    made = {"command": "make warm-start", "config": config.model_dump(exclude={"out", "work"}), "fit": result}
+    (work / "fitted" / "warm_start.json").write_text(json.dumps(made, indent=1))
+    shutil.copy(base / "renderer.json", work / "fitted" / "renderer.json")
+    shutil.rmtree(out, ignore_errors=True)
+    shutil.copytree(work / "fitted", out)
+    return str(out)
+
+
+if __name__ == "__main__":
+    asyncio.run(warm_start())

@@ -1,0 +1,114 @@
+"""Reads a task set: one Harbor-format folder a task (`instruction.md`, `task.toml`, `environment/`, `tests/test.sh`).
+
+All problems of a set are told at once, one line each, before anything starts.
+"""
+
+import hashlib
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from proxy_addons.errors import ConfigError
+from proxy_addons.identity import check_name
+
+_DEFAULT_TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task. `digest` is the sha256 over all its files: equal digests are the same task."""
+
+    id: str
+    kind: str
+    split: str
+    instruction: str
+    folder: Path
+    agent_timeout_s: float
+    verifier_timeout_s: float
+    digest: str
+
+    @property
+    def environment(self) -> Path:
+        """The files that are copied to the workspace."""
+        return self.folder / "environment"
+
+    @property
+    def tests(self) -> Path:
+        return self.folder / "tests"
+
+
+def load(path: Path) -> list[Task]:
+    """The tasks below `path`, by id. Raises ConfigError with one line per problem."""
+    path = Path(path)
+    folders = sorted(p for p in path.glob("*/") if not p.name.startswith("."))
+    if not folders:
+        raise ConfigError(f"task set {path}: no task folders there; write one with `make tasks` or name another folder")
+    tasks, problems = [], []
+    for folder in folders:
+        task, wrong = _read(folder)
+        problems += [f"task {folder.name}: {problem}" for problem in wrong]
+        if task:
+            tasks.append(task)
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return tasks
+
+
+def digest(folder: Path) -> str:
+    """sha256 over the names and bytes of all files below `folder`."""
+    total = hashlib.sha256()
+    for file in sorted(p for p in folder.rglob("*") if p.is_file()):
+        name, data = file.relative_to(folder).as_posix().encode(), file.read_bytes()
+        total.update(b"%d %d\n" % (len(name), len(data)) + name + data)
+    return total.hexdigest()
+
+
+def _read(folder: Path) -> tuple[Task | None, list[str]]:
+    problems = []
+    try:
+        check_name("folder name", folder.name)
+    except ConfigError as error:
+        problems.append(str(error))
+    instruction_file = folder / "instruction.md"
+    instruction = instruction_file.read_text().strip() if instruction_file.is_file() else ""
+    if not instruction:
+        problems.append("instruction.md is missing or empty; it is what the agent is asked to do")
+    if not (folder / "tests/test.sh").is_file():
+        problems.append("tests/test.sh is missing; it writes the reward")
+    if not (folder / "environment").is_dir():
+        problems.append("environment/ is missing; it holds the workspace's files and may be empty")
+    settings, wrong = _settings(folder / "task.toml")
+    problems += wrong
+    if problems:
+        return None, problems
+    return Task(id=folder.name, instruction=instruction, folder=folder, digest=digest(folder), **settings), []
+
+
+def _settings(file: Path) -> tuple[dict[str, Any], list[str]]:
+    """Kind, split and timeouts. Sets made elsewhere name no kind and no split: `other` and `train`."""
+    try:
+        data = tomllib.loads(file.read_text())
+    except OSError:
+        return {}, ["task.toml is missing"]
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return {}, [f"task.toml cannot be read: {error}"]
+    problems = []
+    tables = {}
+    for name in ("metadata", "agent", "verifier"):
+        tables[name] = data.get(name, {})
+        if not isinstance(tables[name], dict):
+            problems.append(f"task.toml: {name} must be a table")
+            tables[name] = {}
+    settings: dict[str, Any] = {}
+    for key, default in (("kind", "other"), ("split", "train")):
+        settings[key] = tables["metadata"].get(key, default)
+        if not isinstance(settings[key], str):
+            problems.append(f"task.toml: metadata.{key} must be text, not {settings[key]!r}")
+    for name in ("agent", "verifier"):
+        seconds = tables[name].get("timeout_sec", _DEFAULT_TIMEOUT_S)
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
+            problems.append(f"task.toml: {name}.timeout_sec must be a positive number of seconds, not {seconds!r}")
+        else:
+            settings[f"{name}_timeout_s"] = float(seconds)
+    return settings, problems

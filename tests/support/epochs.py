@@ -1,0 +1,75 @@
+"""Jobs for `training.run_epoch`: recorded epochs on disk, and the process that trains on them."""
+
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+
+from proxy_addons import records
+from tests.support.calls import Recording
+from tests.support.policy import VOCAB
+from tests.support.policy import hf_log_probs
+
+
+def record(folder: Path, policy: Path, epoch: int, rewards: list[float | None]) -> dict[str, Any]:
+    """Two-turn rollouts, scored as the policy in `policy` would; returns what a job needs."""
+    rng = random.Random(epoch)
+    ended, paths = [], []
+    for sample, reward in enumerate(rewards):
+        rec = Recording(sample, epoch=epoch)
+        prompt = [rng.randrange(VOCAB) for _ in range(8)]
+        for turn in range(2):
+            delta = prompt if turn == 0 else [rng.randrange(VOCAB) for _ in range(3)]
+            sampled = [rng.randrange(VOCAB) for _ in range(4)]
+            ids = [*(rec.texts[-1] if turn else []), *delta, *sampled]
+            scores = hf_log_probs(policy, ids)[-4:]
+            parent = turn - 1 if turn else None
+            rec.call(parent, delta, sampled, sampled_logprobs=scores, weight_version=epoch - 1)
+        paths.append(str(folder / f"{epoch}-{sample}.parquet"))
+        records.write(paths[-1], records.table(rec.calls, records.CALLS))
+        ended.append(rec.ended(reward))
+    table = str(folder / f"rollouts-{epoch}.parquet")
+    records.write(table, records.table(ended, records.ROLLOUTS))
+    return {"calls": paths, "rollouts": table, "epoch": epoch, "weight_version": epoch - 1}
+
+
+def run_job(folder: Path, job: dict[str, Any]) -> "subprocess.CompletedProcess[str]":
+    file = folder / "job.json"
+    file.write_text(json.dumps(job))
+    return subprocess.run(
+        [sys.executable, "-m", "training.run_epoch", str(file)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+
+
+def train(folder: Path, recorded: dict[str, Any], checkpoints: Path, resume: str | None) -> dict[str, Any]:
+    """Do the job in its own process; returns the result."""
+    settings = {"threads": 1, "device": "cpu", "learning_rate": 1e-2, "weight_decay": 0.1, "mini_batches": 1}
+    job = recorded | {
+        "base_model": str(folder / "base"),
+        "resume": resume,
+        "seed": 7,
+        "checkpoint_dir": str(checkpoints),
+        "result": str(folder / "result.json"),
+        "settings": settings,
+    }
+    done = run_job(folder, job)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    result: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return result
+
+
+def weights(result: dict[str, Any]) -> str:
+    """A hash of the exported weights."""
+    tensors = load_file(Path(result["hf_path"]) / "model.safetensors")
+    return hashlib.sha256(b"".join(tensors[name].numpy().tobytes() for name in sorted(tensors))).hexdigest()

@@ -1,0 +1,111 @@
+"""The learner over veRL's engine, on the CPU: it scores as transformers does and moves what it should move."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from tests.support.policy import hf_log_probs
+from tests.support.policy import make_learner
+from tests.support.policy import save_policy
+from training.rows import Row
+
+if TYPE_CHECKING:
+    from training.learner import Learner
+
+pytestmark = pytest.mark.timeout(180)  # veRL takes seconds to import
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_policy(tmp_path_factory.mktemp("policy"))
+
+
+@pytest.fixture
+def learner(folder: Path) -> Iterator["Learner"]:
+    yield make_learner(folder, learning_rate=1e-2)
+
+
+def row(folder: Path, rollout: str, prompt: list[int], answer: list[int], temperature: float = 1.0) -> Row:
+    ids, mask = prompt + answer, [0] * len(prompt) + [1] * len(answer)
+    scores = hf_log_probs(folder, ids, temperature)
+    logprobs = [score if bit else 0.0 for score, bit in zip(scores, mask, strict=True)]
+    return Row(rollout, rollout[0], ids, mask, logprobs, (0,), (0,), temperature)
+
+
+def test_scores_are_those_of_transformers_for_rows_of_any_length(folder: Path, learner: "Learner") -> None:
+    rows = [
+        row(folder, "a", list(range(n)), [5, 6, 7], temperature) for n, temperature in ((3, 1.0), (40, 0.5), (9, 2.0))
+    ]
+    for one, scores in zip(rows, learner.log_probs(rows), strict=True):
+        assert scores == pytest.approx(hf_log_probs(folder, list(one.ids), one.temperature), abs=1e-5)
+
+
+def test_an_update_makes_the_better_answer_likelier(folder: Path, learner: "Learner") -> None:
+    good, bad = row(folder, "a1", [1, 2, 3], [10, 11]), row(folder, "a2", [1, 2, 3], [20, 21, 22])
+    before = learner.log_probs([good, bad])
+    numbers = learner.update([good, bad], {"a1": 1.0, "a2": -1.0}, seed=0, step=1)
+    after = learner.log_probs([good, bad])
+    assert sum(after[0][3:]) > sum(before[0][3:])
+    assert sum(after[1][3:]) < sum(before[1][3:])
+    assert numbers["logprob_agreement"]["mean"] < 1e-6
+    assert numbers["logprob_agreement"]["tokens"] == 5
+    assert numbers["pg_loss"] == pytest.approx((-1.0 * 2 + 1.0 * 3) / 5, abs=1e-5)
+    assert numbers["entropy_estimate"] == pytest.approx(-(sum(good.logprobs) + sum(bad.logprobs)) / 5, abs=1e-4)
+    assert (numbers["optimizer_steps"], numbers["refused_steps"]) == (1, 0)
+    assert numbers["grad_norm"] > 0
+
+
+def test_disagreement_with_the_record_is_measured(folder: Path, learner: "Learner") -> None:
+    one = row(folder, "a1", [1, 2, 3], [10, 11])
+    off = Row(
+        "a1",
+        "a",
+        one.ids,
+        one.mask,
+        [p - 0.25 * bit for p, bit in zip(one.logprobs, one.mask, strict=True)],
+        (0,),
+        (0,),
+    )
+    numbers = learner.update([off], {"a1": 1.0}, seed=0, step=1)
+    assert numbers["logprob_agreement"]["mean"] == pytest.approx(0.25, abs=1e-5)
+    assert numbers["logprob_agreement"]["max"] == pytest.approx(0.25, abs=1e-5)
+    assert numbers["ppo_kl"] == pytest.approx(-0.25, abs=1e-5)
+    assert numbers["clip_fraction"] == 1.0  # exp(0.25) > 1.2 with a positive advantage
+
+
+def test_mini_batches_are_whole_groups_and_never_empty(folder: Path) -> None:
+    learner = make_learner(folder, mini_batches=4, ppo_epochs=2)
+    rows = [row(folder, name, [1, 2], [3]) for name in ("a1", "a2", "b1", "b2", "c1")]
+    numbers = learner.update(rows, {r.rollout: 1.0 for r in rows}, seed=0, step=0)
+    assert numbers["optimizer_steps"] == 3 * 2
+
+
+def test_micro_batches_do_not_change_the_gradient(folder: Path) -> None:
+    rows = [row(folder, f"a{n}", [1] * n, [10 + n, 3]) for n in range(1, 6)]
+    advantages = {r.rollout: float(n - 2) for n, r in enumerate(rows)}
+    norms = [
+        make_learner(folder, micro_batch_tokens=tokens).update(rows, advantages, seed=0, step=0)["grad_norm"]
+        for tokens in (7, 1000)
+    ]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-4)
+
+
+def test_a_gradient_that_is_not_finite_moves_nothing(folder: Path, learner: "Learner") -> None:
+    before = {name: tensor.clone() for name, tensor in learner.state_dict().items()}
+    numbers = learner.update([row(folder, "a1", [1, 2], [3])], {"a1": math.nan}, seed=0, step=0)
+    assert (numbers["refused_steps"], numbers["grad_norm"]) == (1, None)
+    assert all(torch.equal(before[name], tensor) for name, tensor in learner.state_dict().items())
+
+
+def test_imitation_lowers_the_loss(folder: Path, learner: "Learner") -> None:
+    rows = [row(folder, "a1", [1, 2, 3], [10, 11]), row(folder, "a2", [4], [20])]
+    first = learner.imitate(rows)
+    assert first["loss"] == pytest.approx(-sum(sum(r.logprobs) for r in rows) / 3, abs=1e-4)
+    assert first["tokens"] == 3
+    for _ in range(5):
+        last = learner.imitate(rows)
+    assert last["loss"] < first["loss"] - 0.5

@@ -1,0 +1,113 @@
+"""Rewards → one advantage per rollout: GRPO with std normalisation, by veRL's estimator.
+
+One rollout votes once, however many rows it has (case O57), and votes only if it is trained (cases O52, O56): it must
+count (`why_excluded`) and have at least one row. A group is dropped if fewer than two of its members vote or if all
+have the same reward: there is nothing to compare.
+
+    advantage_i = (reward_i - mean) / (std + 1e-6)     mean and sample std over the group's voters
+
+The loss is the mean over all trained tokens of an optimizer step, so a rollout weighs by its trained tokens; cutting
+the same tokens into more rows changes nothing.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Mapping
+from dataclasses import dataclass
+from dataclasses import field
+from typing import Any
+
+import numpy as np
+import torch
+
+
+@dataclass
+class GroupReport:
+    """`excluded` counts rollouts and `dropped` counts groups, by reason. `sizes` is group → (voters, samples).
+    `reward_mean` is over all rollouts with a reward that counts; None if there is none."""
+
+    groups: int = 0
+    kept: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    excluded: Counter[str] = field(default_factory=Counter)
+    sizes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    reward_mean: float | None = None
+
+
+def why_excluded(rollout: Mapping[str, Any]) -> str | None:
+    """Why a rollout (row of `records.ROLLOUTS`) is not trained on; None if it counts."""
+    if rollout["kind"] != "train":
+        return "not_train"
+    if rollout["error_class"] not in (None, "PolicyFailure"):
+        return str(rollout["error_class"])
+    if not rollout["complete"]:
+        return "incomplete"
+    if rollout["reward"] is None or not math.isfinite(rollout["reward"]):
+        return "no_reward"
+    return None
+
+
+def group_advantages(
+    rollouts: Iterable[Mapping[str, Any]], with_rows: Collection[str]
+) -> tuple[dict[str, float], GroupReport]:
+    """Rollout id → advantage for the rollouts to train, of those in the table `rollouts` that have rows."""
+    report = GroupReport()
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    rewards = []
+    for rollout in _last_tries(rollouts, report):
+        members = groups.setdefault(rollout["group"], [])
+        reason = why_excluded(rollout)
+        if reason is None:
+            rewards.append(rollout["reward"])
+            reason = None if rollout["rollout"] in with_rows else "no_rows"
+        if reason is None:
+            members.append(rollout)
+        else:
+            report.excluded[reason] += 1
+        voters, samples = report.sizes.get(rollout["group"], (0, 0))
+        report.sizes[rollout["group"]] = (voters + (reason is None), samples + 1)
+    report.groups = len(groups)
+    report.reward_mean = sum(rewards) / len(rewards) if rewards else None
+    kept = []
+    for members in groups.values():
+        values = [m["reward"] for m in members]
+        if not members:
+            report.dropped["no_voter"] += 1
+        elif len(members) == 1:
+            report.dropped["one_voter"] += 1
+        elif max(values) - min(values) < 1e-9:
+            report.dropped["same_reward"] += 1
+        else:
+            report.kept += 1
+            kept += members
+    return _grpo(kept) if kept else {}, report
+
+
+def _last_tries(rollouts: Iterable[Mapping[str, Any]], report: GroupReport) -> list[Mapping[str, Any]]:
+    """One rollout per sample: a later try replaces an earlier one. Rollouts that are not for training are left out."""
+    last: dict[tuple[str, int], Mapping[str, Any]] = {}
+    for rollout in sorted(rollouts, key=lambda r: (r["group"], r["sample"], r["try"])):
+        if rollout["kind"] != "train":
+            report.excluded["not_train"] += 1
+            continue
+        slot = (rollout["group"], rollout["sample"])
+        if slot in last:
+            report.excluded["replaced"] += 1
+        last[slot] = rollout
+    return list(last.values())
+
+
+def _grpo(rollouts: list[Mapping[str, Any]]) -> dict[str, float]:
+    # veRL's estimator gives a group of one its raw reward as advantage: such groups must not come here.
+    from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+
+    rewards = torch.tensor([[r["reward"]] for r in rollouts], dtype=torch.float64)
+    advantages, _ = get_adv_estimator_fn("grpo")(
+        token_level_rewards=rewards,
+        response_mask=torch.ones_like(rewards),
+        index=np.array([r["group"] for r in rollouts], dtype=object),
+        norm_adv_by_std_in_grpo=True,
+    )
+    return {r["rollout"]: float(a) for r, a in zip(rollouts, advantages[:, 0], strict=True)}

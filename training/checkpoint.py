@@ -1,0 +1,138 @@
+"""Checkpoints on disk, and the Hugging Face folder that the policy server loads.
+
+    <checkpoint_dir>/epoch-0003/trainer/     what veRL needs to go on: weights, optimizer, scheduler, random state
+                               /hf/          the same weights as a Hugging Face folder, tokenizer included
+                               /state.json   epoch, seed, weight version
+    <checkpoint_dir>/latest.json             names the newest whole checkpoint
+
+A checkpoint is written under a temporary name and renamed when it is whole; `latest.json` follows last, so a crash at
+any moment leaves the one before in place. The order of the data needs no file: it is drawn from (seed, epoch). veRL's
+files are pickles: load only checkpoints that you wrote.
+"""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+from typing import Protocol
+
+import torch
+from transformers import AutoConfig
+from transformers import AutoModelForCausalLM
+
+from proxy_addons.errors import ConfigError
+from proxy_addons.errors import InfrastructureError
+from training.rows import Row
+
+PROBE_TOKENS = 256
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1}
+"""Largest |difference| of a log-probability between the trainer and the exported folder."""
+
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".index.json")
+
+
+class Trained(Protocol):
+    """What is saved (a `learner.Learner`; named here so that reading a checkpoint needs no veRL)."""
+
+    def save(self, folder: Path) -> None: ...
+
+    def state_dict(self) -> dict[str, torch.Tensor]: ...
+
+    def log_probs(self, rows: list[Row]) -> list[list[float]]: ...
+
+
+def save_checkpoint(
+    learner: Trained,
+    directory: Path,
+    state: dict[str, Any],
+    *,
+    base_model: Path,
+    dtype: torch.dtype,
+    probe: Row,
+    keep: int,
+) -> Path:
+    """Publish a checkpoint with `state` (which holds "epoch") and return its folder.
+
+    The newest `keep` stay, and always the one before this one: a retry of this epoch goes on from it.
+    A checkpoint of the same epoch is replaced. Raises InfrastructureError if the exported folder does not give the
+    trainer's log-probabilities on `probe`; then nothing is published.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    for left in directory.glob(".tmp-*"):
+        shutil.rmtree(left)  # of a process that died while it wrote
+    final = directory / f"epoch-{state['epoch']:04}"
+    temporary = directory / f".tmp-{final.name}"
+    learner.save(temporary / "trainer")
+    export(learner, base_model, temporary / "hf", dtype, probe)
+    (temporary / "state.json").write_text(json.dumps(state))
+    _publish(temporary, final)
+    pointer = directory / ".latest.json.tmp"
+    pointer.write_text(json.dumps({"checkpoint": final.name}))
+    os.replace(pointer, directory / "latest.json")
+    for old in sorted(directory.glob("epoch-*"))[: -max(keep, 2)]:
+        if old != final:
+            shutil.rmtree(old)
+    return final
+
+
+def latest(directory: Path) -> Path | None:
+    """The newest whole checkpoint in `directory`; None if there is none."""
+    pointer = directory / "latest.json"
+    if not pointer.exists():
+        return None
+    return directory / str(json.loads(pointer.read_text())["checkpoint"])
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """The `state` of the checkpoint in `folder`. Raises ConfigError if that is not a checkpoint."""
+    try:
+        state: dict[str, Any] = json.loads((folder / "state.json").read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"resume: {folder} is not a checkpoint ({error}); give one that training published"
+        ) from error
+    return state
+
+
+def export(learner: Trained, base_model: Path, folder: Path, dtype: torch.dtype, probe: Row) -> None:
+    """Write the weights as a Hugging Face folder in `dtype`, with everything but weights copied from `base_model`.
+
+    The folder is loaded again and must give the trainer's log-probabilities on `probe`, with every weight present.
+    Raises InfrastructureError if it does not.
+    """
+    config = AutoConfig.from_pretrained(base_model)
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    model.load_state_dict(learner.state_dict())
+    model.save_pretrained(folder)
+    for file in base_model.iterdir():
+        if file.is_file() and file.name != "config.json" and not file.name.endswith(_WEIGHTS):
+            shutil.copy2(file, folder / file.name)
+    _verify(learner, folder, dtype, probe)
+
+
+def _verify(learner: Trained, folder: Path, dtype: torch.dtype, probe: Row) -> None:
+    loaded: Any = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", output_loading_info=True)
+    model, info = loaded
+    lost = {what: sorted(info[what]) for what in ("missing_keys", "unexpected_keys", "mismatched_keys") if info[what]}
+    if lost or model.dtype != dtype:
+        raise InfrastructureError(f"export {folder}: reloaded as {model.dtype} with {lost or 'all weights'}")
+    ids = list(probe.ids[:PROBE_TOKENS])
+    short = Row("probe", "probe", ids, [0, *[1] * (len(ids) - 1)], [0.0] * len(ids), (0,), (0,))
+    with torch.no_grad():
+        logits = model.eval()(torch.tensor([ids])).logits[0, :-1].float()
+    served = logits.log_softmax(-1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
+    trained = torch.tensor(learner.log_probs([short])[0][1:])
+    gap = (served - trained).abs().max().item()
+    if not gap <= TOLERANCE[dtype]:
+        raise InfrastructureError(f"export {folder}: log-probabilities differ from the trainer's by {gap:.2g}")
+
+
+def _publish(temporary: Path, final: Path) -> None:
+    """Give a folder its name when all of it is on disk. A folder that has the name already is put aside first."""
+    os.sync()
+    old = final.with_name(f".tmp-old-{final.name}")
+    if final.exists():
+        os.replace(final, old)
+    os.replace(temporary, final)
+    shutil.rmtree(old, ignore_errors=True)
