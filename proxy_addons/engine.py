@@ -65,10 +65,11 @@ class EngineClient:
             async with self._session.post(
                 f"{self.url}/inference/v1/generate", json=body, timeout=self._timeout
             ) as response:
-                if response.status == 400:
-                    raise Problem("context_length", (await response.text())[:500])
                 if response.status != 200:
-                    raise InfrastructureError(f"policy server answered {response.status}")
+                    text = (await response.text())[:500]
+                    if response.status == 400 and "context length" in text:
+                        raise Problem("context_length", text)
+                    raise InfrastructureError(f"policy server answered {response.status}: {text}")
                 return read_completion(await response.json())
         except (aiohttp.ClientError, TimeoutError, ValueError, KeyError) as error:
             raise InfrastructureError(f"policy server at {self.url}: {type(error).__name__}: {error}") from error
@@ -103,6 +104,6 @@ def read_completion(body: dict[str, Any]) -> Completion:
         finish=choice.get("finish_reason") or "stop",
         weight_version=min(spans),
         logprob_kind=choice.get("logprob_kind") or "processed",
-        cached_tokens=(body.get("usage") or {}).get("cached_tokens"),
+        cached_tokens=((body.get("usage") or {}).get("prompt_tokens_details") or {}).get("cached_tokens"),
         findings=tuple(findings),
     )

@@ -72,13 +72,13 @@ def finished(started: Path) -> Path:
             "rollouts": 3,
             "trained_tokens": 120,
             "skipped": False,
-            "recorded": {"refused": {"too_long": 2}},
-            "groups": {"groups": 2, "kept": 1, "dropped": {"all_equal": 1}, "excluded": {"HarnessError": 1}},
+            "refused": {"too_long": 2},
+            "groups": {"total": 2, "kept": 1, "dropped": {"same_reward": 1}},
+            "excluded": {"HarnessError": 1},
             "pg_loss": -0.01,
             "ppo_kl": 0.002,
             "grad_norm": 0.7,
-            "agreement_mean": 1e-6,
-            "agreement_max": 1e-4,
+            "logprob_agreement": {"mean": 1e-6, "max": 1e-4, "tokens": 120},
             "alarms": ["12% & more"],
         }
         (started / f"epoch-{epoch:03}" / "train.json").write_text(json.dumps(result))
@@ -136,7 +136,7 @@ def test_the_page_needs_nothing_but_itself(finished: Path) -> None:
     assert "25.0% [4.6%, 69.9%] (1 of 4)" in text
     assert text.count("data:image/svg+xml") == 8
     assert "Epoch 2: 12% &amp; more" in text
-    assert "<td>groups dropped</td><td>all equal</td><td>1</td>" in text
+    assert "<td>groups dropped</td><td>same reward</td><td>1</td>" in text
     assert "<script>" not in text
     assert json.loads((finished / "summary.json").read_text()) == summarise(finished)[0]
     assert [file.name for file in finished.iterdir() if file.name.endswith(".tmp")] == []

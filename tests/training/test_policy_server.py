@@ -24,7 +24,7 @@ from training.policy_server import check_replacement
 from training.policy_server import running_policy_server
 
 ROOT = Path(__file__).resolve().parents[2]
-serving = [pytest.mark.slow, pytest.mark.timeout(180)]
+serving = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ class TestServing:
             with pytest.raises(InfrastructureError, match="does not serve the weights"):
                 await policy.reload(folders[1], 1)
             assert (policy.version, policy.folder) == (0, folders[0])
-            assert httpx.get(f"{policy.url}/is_paused").json() == {"is_paused": True}
+            assert httpx.get(f"{policy.url}/is_paused", timeout=60).json() == {"is_paused": True}
 
     async def test_logprobs_from_before_temperature_are_refused(
         self, folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,163 @@
+"""Slots filled for real: real sandbox, real proxy, real Claude Code, the scripted teacher as the policy."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from transformers import AutoTokenizer
+
+from proxy_addons import records
+from proxy_addons.conversation import Message
+from proxy_addons.conversation import Tool
+from proxy_addons.identity import Rollout
+from proxy_addons.live import Limits
+from tasks import builtin
+from tasks import harnesses
+from tasks import taskset
+from tasks.proxy import proxy_python
+from tasks.proxy import running_proxy
+from tasks.rollout import Arena
+from tasks.rollout import Slot
+from tasks.rollout import calls_path
+from tasks.rollout import fill
+from tasks.rollout import recorded
+from tasks.run import ROOT
+from tasks.sandboxes import Outcome
+from tasks.sandboxes import choose
+from tasks.teacher import teacher_turn
+from tasks.teacher_server import app
+from tests.support.toy_model import make_toy_model
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+@dataclass
+class Teacher:
+    """The teacher's server, which answers 500 for the first `failures` calls."""
+
+    failures: int = 0
+    asked: int = 0
+
+    @web.middleware
+    async def unwell(self, http: web.Request, handler: Any) -> web.StreamResponse:
+        self.asked += 1
+        if self.asked <= self.failures:
+            return web.Response(status=500)
+        return await handler(http)
+
+    def turn(self, messages: Any, tools: list[Tool]) -> Message:
+        return teacher_turn(messages, tools)
+
+
+@asynccontextmanager
+async def arena(folder: Path, teacher: Teacher) -> AsyncIterator[Arena]:
+    model = make_toy_model(folder / "model")
+    server = app(AutoTokenizer.from_pretrained(str(model)), teacher.turn)
+    server.middlewares.append(teacher.unwell)
+    runner = web.AppRunner(server)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    engine = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        async with running_proxy(proxy_python(ROOT), engine, model, folder / "proxy.log") as proxy:
+            yield Arena(
+                proxy=proxy,
+                sandbox=choose("auto"),
+                harness_root=ROOT / harnesses.INSTALL,
+                folder=folder / "stage",
+                scratch=folder / "scratch",
+                limits=Limits(max_model_len=16_384),
+                memory_mb=2048,
+                cpus=1.0,
+                pids=256,
+                timeout_s=60.0,
+                tries=2,
+                slots=asyncio.Semaphore(2),
+            )
+    finally:
+        await runner.cleanup()
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> taskset.Task:
+    builtin.generate(tmp_path / "tasks", 3, 6, 0)
+    return next(t for t in taskset.load(tmp_path / "tasks") if t.kind == "read")
+
+
+def slot(task: taskset.Task, harness: Any = None) -> Slot:
+    return Slot(Rollout("test", 1, task.id, 0), task, harness or harnesses.load("claude_code"), "train")
+
+
+async def test_a_solved_task_is_a_reward_and_a_whole_recording(tmp_path: Path, task: taskset.Task) -> None:
+    async with arena(tmp_path, Teacher()) as place:
+        row = await fill(slot(task), place)
+        assert recorded(place.folder, slot(task), place.tries) == row | {"timings": row["timings"]}
+        calls = records.read(row["calls_path"], records.CALLS)
+    assert (row["reward"], row["error_class"], row["exit"], row["complete"]) == (1.0, None, "completed", True)
+    assert (row["calls"], row["chains"]) == (3, 1)
+    assert [call["logprob_kind"] for call in calls] == ["scripted"] * 3
+    assert not (place.scratch / row["rollout"]).exists()
+
+
+async def test_an_engine_that_fails_is_a_new_try_and_never_a_reward(tmp_path: Path, task: taskset.Task) -> None:
+    async with arena(tmp_path, Teacher(failures=1)) as place:
+        row = await fill(slot(task), place)
+        first = records.read(str(place.folder / "rollouts" / f"{slot(task).rollout.id}.parquet"), records.ROLLOUTS)[0]
+    assert (first["error_class"], first["reward"]) == ("InfrastructureError", None)
+    assert "500" in first["reason"]
+    assert (row["try"], row["reward"]) == (1, 1.0)
+
+
+async def test_tries_that_all_fail_end_without_a_reward(tmp_path: Path, task: taskset.Task) -> None:
+    async with arena(tmp_path, Teacher(failures=10**6)) as place:
+        row = await fill(slot(task), place)
+        assert recorded(place.folder, slot(task), place.tries) is None
+    assert (row["try"], row["error_class"], row["reward"]) == (1, "InfrastructureError", None)
+
+
+class Silent:
+    """A harness that ends well and never asks a model."""
+
+    NAME = "silent"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(harnesses.load("claude_code"), name)
+
+    def command(self, instruction: str, base_url: str, key: str, model: str) -> tuple[str, ...]:
+        return ("/bin/echo", "bye")
+
+    def judge(self, outcome: Outcome) -> tuple[str, str]:
+        return "completed", "bye"
+
+
+async def test_o81_a_harness_that_never_called_the_model_has_no_reward(tmp_path: Path, task: taskset.Task) -> None:
+    async with arena(tmp_path, Teacher()) as place:
+        row = await fill(slot(task, Silent()), place)
+    assert (row["error_class"], row["reward"], row["calls"]) == ("HarnessError", None, 0)
+    assert "no model call" in row["reason"]
+    assert "silent" in row["reason"]
+
+
+async def test_o49_a_verifier_without_a_verdict_is_no_zero(tmp_path: Path, task: taskset.Task) -> None:
+    (task.tests / "test.sh").write_text("exit 0\n")
+    async with arena(tmp_path, Teacher()) as place:
+        row = await fill(slot(task), place)
+    assert (row["error_class"], row["reward"]) == ("VerifierError", None)
+    assert row["verdict_reason"]
+
+
+async def test_o66_a_torn_recording_is_owed_again(tmp_path: Path, task: taskset.Task) -> None:
+    async with arena(tmp_path, Teacher()) as place:
+        row = await fill(slot(task), place)
+        path = calls_path(place.folder, slot(task).rollout)
+        path.write_bytes(path.read_bytes()[:-7])
+        assert recorded(place.folder, slot(task), place.tries) is None
+        again = await fill(slot(task), replace(place))
+        assert recorded(place.folder, slot(task), place.tries) is not None
+    assert row["rollout"] == again["rollout"]

@@ -1,0 +1,77 @@
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+
+import pytest
+
+from proxy_addons.errors import ConfigError
+from tasks import taskset
+
+TOML = 'version = "1.0"\n[metadata]\nkind = "read"\nsplit = "heldout"\n[agent]\ntimeout_sec = 30\n'
+
+
+def make(root: Path, name: str = "one-1", toml: str = TOML) -> Path:
+    folder = root / name
+    for sub in ("environment", "tests"):
+        (folder / sub).mkdir(parents=True)
+    (folder / "instruction.md").write_text("Do it.\n")
+    (folder / "task.toml").write_text(toml)
+    (folder / "tests/test.sh").write_text("exit 0\n")
+    return folder
+
+
+def test_reads_a_task(tmp_path: Path) -> None:
+    make(tmp_path)
+    (task,) = taskset.load(tmp_path)
+    assert (task.id, task.kind, task.split, task.instruction) == ("one-1", "read", "heldout", "Do it.")
+    assert (task.agent_timeout_s, task.verifier_timeout_s) == (30.0, 600.0)
+    with pytest.raises(FrozenInstanceError):
+        task.split = "train"  # type: ignore[misc]
+
+
+def test_a_set_made_elsewhere_needs_no_kind_and_no_split(tmp_path: Path) -> None:
+    make(tmp_path, toml='version = "1.0"\n')
+    (task,) = taskset.load(tmp_path)
+    assert (task.kind, task.split) == ("other", "train")
+
+
+def test_files_beside_the_tasks_and_hidden_folders_are_no_tasks(tmp_path: Path) -> None:
+    make(tmp_path)
+    (tmp_path / "manifest.parquet").write_text("")
+    (tmp_path / ".cache").mkdir()
+    assert len(taskset.load(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("change", ["environment/a", "tests/test.sh", "instruction.md", "task.toml"])
+def test_the_digest_covers_every_file(tmp_path: Path, change: str) -> None:
+    folder = make(tmp_path)
+    before = taskset.digest(folder)
+    with (folder / change).open("a") as file:
+        file.write("\n")
+    assert taskset.digest(folder) != before
+
+
+def test_the_digest_does_not_know_where_the_folder_is(tmp_path: Path) -> None:
+    assert taskset.digest(make(tmp_path / "a")) == taskset.digest(make(tmp_path / "b", "other"))
+
+
+def test_all_problems_are_told_one_line_each(tmp_path: Path) -> None:
+    make(tmp_path, "Upper")
+    make(tmp_path, "bad-toml", "= 1")
+    bad = make(tmp_path, "many", 'metadata = 3\n[agent]\ntimeout_sec = "soon"\n[verifier]\ntimeout_sec = 0\n')
+    (bad / "instruction.md").write_text(" \n")
+    (bad / "tests/test.sh").unlink()
+    (bad / "environment").rmdir()
+    with pytest.raises(ConfigError) as caught:
+        taskset.load(tmp_path)
+    lines = str(caught.value).splitlines()
+    expected = ["Upper", "bad-toml", *["many"] * 6]
+    assert [line.split(":")[0] for line in lines] == [f"task {name}" for name in expected]
+    parts = ("instruction.md", "tests/test.sh", "environment/", "metadata", "agent.timeout_sec", "verifier.timeout_sec")
+    for word in parts:
+        assert any(word in line for line in lines), word
+
+
+@pytest.mark.parametrize("name", ["", "absent"])
+def test_no_tasks_is_an_error_that_names_the_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=str(tmp_path / name)):
+        taskset.load(tmp_path / name)
