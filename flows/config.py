@@ -36,6 +36,9 @@ class TrainingConfig(_Part):
     learning_rate: float = Field(default=3e-4, gt=0, le=1, description="AdamW learning rate, constant")
     mini_batches: int = Field(default=1, ge=1, le=1024, description="optimizer steps per pass over an epoch's rows")
     ppo_epochs: int = Field(default=1, ge=1, le=16, description="passes over an epoch's rows")
+    negative_weight: float = Field(
+        default=1.0, ge=0, le=1, description="factor on negative advantages; 1 is GRPO, 0 learns from successes only"
+    )
     clip_ratio: float = Field(default=0.2, gt=0, lt=1, description="PPO clip: the ratio stays within 1 ± this")
     clip_grad: float = Field(default=1.0, gt=0, description="largest gradient norm")
     max_row_tokens: int = Field(

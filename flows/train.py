@@ -23,11 +23,6 @@ from prefect import task
 from prefect.artifacts import acreate_link_artifact
 from prefect.artifacts import acreate_table_artifact
 from prefect.logging import get_run_logger
-from tasks.report import epoch_table
-from tasks.report import summarise
-from tasks.report import write_report
-from training.policy_server import PolicyServer
-from training.policy_server import running_policy_server
 
 from flows.config import RunConfig
 from flows.config import load_config
@@ -45,6 +40,9 @@ from tasks.epoch import run_group
 from tasks.epoch import stage
 from tasks.proxy import proxy_python
 from tasks.proxy import running_proxy
+from tasks.report import epoch_table
+from tasks.report import summarise
+from tasks.report import write_report
 from tasks.rollout import Arena
 from tasks.run import ROOT
 from tasks.run import RunFolder
@@ -54,7 +52,8 @@ from tasks.run import open_run
 from tasks.sandboxes import choose
 from tasks.taskset import Task as LearnTask
 from tasks.update import train
-
+from training.policy_server import PolicyServer
+from training.policy_server import running_policy_server
 
 DEFAULTS = RunConfig()
 

@@ -62,7 +62,7 @@ class WarmStartConfig(BaseModel):
     out: str = Field(default=str(MODELS / "tiny"), description="model folder to write")
     work: str = Field(default=str(ROOT / ".openforge" / "warm-start"), description="rollouts and checkpoints go here")
     seed: int = Field(default=1, ge=1, description="seed of tasks and weights; 0 is the evaluated task set's")
-    rollouts: int = Field(default=1200, ge=12, description="teacher rollouts")
+    rollouts: int = Field(default=480, ge=12, description="teacher rollouts")
     harnesses: list[str] = Field(default=["claude_code", "codex"], min_length=1, description="harnesses to imitate in")
     concurrency: int = Field(default=3, ge=1, description="rollouts at a time")
     vocab_size: int = Field(default=2048, ge=300, description="tokens of the tokenizer")
@@ -70,7 +70,7 @@ class WarmStartConfig(BaseModel):
     hidden: int = Field(default=256, ge=32, description="width of the model")
     heads: int = Field(default=4, ge=2, description="attention heads")
     head_dim: int = Field(default=64, ge=8, description="width of a head")
-    training: SftSettings = SftSettings()
+    training: SftSettings = SftSettings(learning_rate=2e-3, opening_steps=120, steps=20, batch_rows=12)
 
 
 DEFAULTS = WarmStartConfig()

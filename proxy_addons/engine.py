@@ -4,6 +4,7 @@ Both engines speak the same wire, vLLM's `/inference/v1/generate`; `training/eng
 """
 
 import math
+import re
 from dataclasses import dataclass
 from dataclasses import field
 from typing import Any
@@ -12,6 +13,10 @@ import aiohttp
 
 from proxy_addons.conversation import Problem
 from proxy_addons.errors import InfrastructureError
+
+
+# The engines refuse other mistakes with 400 too, and those are ours, not the prompt's.
+_TOO_LONG = re.compile(r"maximum (context|model) length")
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ class EngineClient:
             ) as response:
                 if response.status != 200:
                     text = (await response.text())[:500]
-                    if response.status == 400 and "context length" in text:
+                    if response.status == 400 and _TOO_LONG.search(text):
                         raise Problem("context_length", text)
                     raise InfrastructureError(f"policy server answered {response.status}: {text}")
                 return read_completion(await response.json())

@@ -51,7 +51,7 @@ def plan_training(
 def plan_heldout(
     run: str, epoch: int, kind: str, tasks: Sequence[Task], harnesses: Sequence[Harness], count: int, size: int
 ) -> list[Group]:
-    """The first `count` held-out tasks, `size` rollouts each, the harnesses taking turns within a task.
+    """`count` held-out tasks, the same ones in every run, `size` rollouts each, the harnesses taking turns in a task.
 
     Raises ConfigError if the set has fewer.
     """
@@ -60,7 +60,7 @@ def plan_heldout(
         raise ConfigError(f"heldout_tasks: {count} asked for, the set has {len(heldout)} with split `heldout`")
     return [
         [Slot(Rollout(run, epoch, task.id, s), task, harnesses[s % len(harnesses)], kind) for s in range(size)]
-        for task in heldout[:count]
+        for task in random.Random("heldout").sample(heldout, count)
     ]
 
 

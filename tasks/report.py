@@ -139,14 +139,16 @@ _FROM_TRAINER = (
     "ppo_kl",
     "grad_norm",
     "clip_fraction",
-    "agreement_mean",
-    "agreement_max",
+    "refused",
+    "excluded",
+    "groups",
 )
 
 
 def _epoch(number: int, tries: Sequence[Row], train: dict[str, Any] | None, stages: Sequence[Row]) -> dict[str, Any]:
     last = _last_tries(tries)
     result = train or {}
+    agreement = result.get("logprob_agreement") or {}
     return {
         "epoch": number,
         "rollouts": len(last),
@@ -164,9 +166,9 @@ def _epoch(number: int, tries: Sequence[Row], train: dict[str, Any] | None, stag
         "skipped": result.get("skipped"),
         "rollouts_trained": result.get("rollouts"),
         "alarms": result.get("alarms") or [],
-        "refused": (result.get("recorded") or {}).get("refused"),
-        "groups": result.get("groups"),
         **{name: result.get(name) for name in _FROM_TRAINER},
+        "agreement_mean": agreement.get("mean"),
+        "agreement_max": agreement.get("max"),
         "seconds": _seconds([stage for stage in stages if stage["epoch"] == number and _of_epoch(stage)]),
     }
 

@@ -5,6 +5,10 @@ count (`why_excluded`) and have at least one row. A group is dropped if fewer th
 have the same reward: there is nothing to compare.
 
     advantage_i = (reward_i - mean) / (std + 1e-6)     mean and sample std over the group's voters
+    advantage_i *= negative_weight                     where it is below 0
+
+`negative_weight` 1 is GRPO. Less than that leans on what went well: a failed rollout blames every token in it, the right
+ones too, and from a few hundred rollouts a small model unlearns faster from that than it learns.
 
 The loss is the mean over all trained tokens of an optimizer step, so a rollout weighs by its trained tokens; cutting
 the same tokens into more rows changes nothing.
@@ -50,7 +54,7 @@ def why_excluded(rollout: Mapping[str, Any]) -> str | None:
 
 
 def group_advantages(
-    rollouts: Iterable[Mapping[str, Any]], with_rows: Collection[str]
+    rollouts: Iterable[Mapping[str, Any]], with_rows: Collection[str], negative_weight: float = 1.0
 ) -> tuple[dict[str, float], GroupReport]:
     """Rollout id → advantage for the rollouts to train, of those in the table `rollouts` that have rows."""
     report = GroupReport()
@@ -82,7 +86,8 @@ def group_advantages(
         else:
             report.kept += 1
             kept += members
-    return _grpo(kept) if kept else {}, report
+    advantages = _grpo(kept) if kept else {}
+    return {name: a if a >= 0 else a * negative_weight for name, a in advantages.items()}, report
 
 
 def _last_tries(rollouts: Iterable[Mapping[str, Any]], report: GroupReport) -> list[Mapping[str, Any]]:

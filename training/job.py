@@ -24,6 +24,8 @@ class TrainSettings(_Frozen):
     """Optimizer steps per pass over the rows; fewer if there are fewer prompt groups."""
     ppo_epochs: int = Field(default=1, ge=1)
     """Passes over the rows."""
+    negative_weight: float = Field(default=1.0, ge=0, le=1)
+    """Factor on advantages below 0; 1 is GRPO (see `advantages`)."""
     clip_ratio: float = Field(default=0.2, gt=0, lt=1)
     clip_grad: float = Field(default=1.0, gt=0)
     max_row_tokens: int = Field(default=16_384, ge=2)

@@ -41,6 +41,14 @@ from training.rows import Row
 Schedule = Literal["constant", "cosine"]
 
 
+_SCHEDULES: dict[Schedule, dict[str, Any]] = {
+    # An update goes on where the one before stopped: no warm-up.
+    "constant": {"lr_warmup_steps": 0},
+    # A fit from nothing in a few hundred steps: ease in, forget fast, and do not end at a rate of 0.
+    "cosine": {"lr_warmup_steps": 30, "min_lr_ratio": 0.1, "betas": (0.9, 0.95)},
+}
+
+
 def seed_everything(seed: int, step: int) -> None:
     """Seed python, numpy and torch for one step, so that a step's randomness does not depend on what ran before."""
     value = int(np.random.SeedSequence([seed, step]).generate_state(1)[0])
@@ -93,7 +101,7 @@ class Learner:
                 clip_grad=settings.clip_grad,
                 lr_scheduler_type=schedule,
                 total_training_steps=total_steps,
-                lr_warmup_steps=0,
+                **_SCHEDULES[schedule],
             ),
             checkpoint_config=CheckpointConfig(),
         )

@@ -47,7 +47,9 @@ def run_epoch(job: TrainJob) -> dict[str, Any]:
     with _timed(seconds, "rows"):
         rollouts = records.read(job.rollouts, records.ROLLOUTS)
         rows, row_report = _rows(job, rollouts)
-        advantages, group_report = group_advantages(rollouts, {row.rollout for row in rows})
+        advantages, group_report = group_advantages(
+            rollouts, {row.rollout for row in rows}, job.settings.negative_weight
+        )
         rows = [row for row in rows if row.rollout in advantages]
     result: dict[str, Any] = {
         "epoch": job.epoch,

@@ -71,3 +71,11 @@ def test_a_later_try_replaces_an_earlier_one() -> None:
 def test_heldout_rollouts_are_no_group() -> None:
     report = group_advantages(ended([1.0, 0.0], kind="heldout"), set())[1]
     assert (report.groups, report.excluded, report.reward_mean) == (0, {"not_train": 2}, None)
+
+
+def test_negative_advantages_can_be_weighed_less() -> None:
+    rollouts = ended([1.0, 0.0, 0.0, 0.0])
+    whole, _ = group_advantages(rollouts, everyone(rollouts))
+    half, _ = group_advantages(rollouts, everyone(rollouts), negative_weight=0.5)
+    assert half == pytest.approx({name: a if a > 0 else a / 2 for name, a in whole.items()})
+    assert min(whole.values()) < 0

@@ -85,3 +85,13 @@ def test_equal_seeds_give_equal_weights(tokenizer: PreTrainedTokenizerFast) -> N
     first, again, other = (model.lm_head.weight for model in models)
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
+
+
+def test_an_untrained_head_passes_on_what_it_attends_to(tokenizer: PreTrainedTokenizerFast) -> None:
+    """Value then output is half a projection, and an input token's likeliest output is itself."""
+    model = make_model(tokenizer, seed=0, layers=1, hidden=64, heads=2, head_dim=32)
+    attention = model.model.layers[0].self_attn
+    passed = attention.o_proj.weight[:, :32] @ attention.v_proj.weight[:32]
+    torch.testing.assert_close(passed @ passed, passed * 0.5)
+    likeness = model.model.embed_tokens.weight @ model.lm_head.weight.T
+    assert torch.equal(likeness.argmax(dim=1), torch.arange(len(likeness)))

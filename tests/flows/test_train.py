@@ -1,0 +1,148 @@
+"""The loop, whole and real: Prefect server, both harnesses, mitmproxy, the embedded engine, veRL.
+
+One run is killed in the middle of its rollouts and taken up again, so that one pass shows both that the loop closes
+and that nothing recorded is run twice.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from prefect.testing.utilities import prefect_test_harness
+
+from flows.config import RunConfig
+from flows.train import openforge
+from proxy_addons import records
+from proxy_addons.errors import ConfigError
+from tasks.run import MODELS
+from tasks.run import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+CONFIG: dict[str, Any] = {
+    "run": "e2e",
+    "epochs": 1,
+    "tasks_per_epoch": 4,
+    "group_size": 3,
+    "heldout_tasks": 2,
+    "heldout_samples": 2,
+    "concurrency": 2,
+}
+WANTED = CONFIG["tasks_per_epoch"] * CONFIG["group_size"]
+
+
+def run_config(runs: Path, **given: Any) -> RunConfig:
+    return RunConfig.model_validate(CONFIG | {"runs_dir": str(runs)} | given)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def prefect_server() -> Iterator[None]:
+    with prefect_test_harness(server_startup_timeout=120):
+        yield
+
+
+@pytest.fixture(scope="module")
+def killed_after(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """A run folder whose flow process was killed in its training rollouts, and how many were recorded by then."""
+    runs = tmp_path_factory.mktemp("runs")
+    code = "import asyncio, json, sys; from flows.train import openforge; "
+    code += "asyncio.run(openforge(json.loads(sys.argv[1])))"
+    config = json.dumps(CONFIG | {"runs_dir": str(runs)})
+    process = subprocess.Popen([sys.executable, "-c", code, config], cwd=ROOT, env=os.environ, start_new_session=True)
+    folder = runs / "e2e" / "epoch-001" / "rollouts"
+    deadline = time.monotonic() + 400
+    while len(list(folder.glob("*.parquet"))) < 3:
+        assert process.poll() is None, "the flow ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    _, alive = psutil.wait_procs(children, timeout=20)
+    assert not alive, f"left behind by a killed flow: {alive}"
+    return runs / "e2e", len(list(folder.glob("*.parquet")))
+
+
+@pytest.fixture(scope="module")
+def finished(killed_after: tuple[Path, int]) -> Path:
+    folder, _ = killed_after
+    (folder / "epoch-001" / "rollouts" / "torn.parquet").write_bytes(b"PAR1")
+    report = asyncio.run(openforge(run_config(folder.parent)))
+    assert Path(report).exists()
+    return folder
+
+
+def stages(folder: Path, name: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "stages.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["stage"] == name]
+
+
+def test_a_killed_run_runs_only_what_it_owes(killed_after: tuple[Path, int], finished: Path) -> None:
+    _, done = killed_after
+    assert 3 <= done < WANTED
+    resumed = stages(finished, "rollout")[-1]
+    assert (resumed["resumed"], resumed["owed"]) == (done, WANTED - done)
+    assert stages(finished, "evaluate_before")[-1]["owed"] == 0
+
+
+def test_every_trained_token_is_one_that_the_engine_sampled(finished: Path) -> None:
+    rollouts = records.read(str(finished / "epoch-001" / "rollouts.parquet"), records.ROLLOUTS)
+    result = json.loads((finished / "epoch-001" / "train.json").read_text())
+    assert len({row["rollout"] for row in rollouts}) == len(rollouts)
+    assert {row["harness"] for row in rollouts} == {"claude_code", "codex"}
+    sampled = 0
+    for row in rollouts:
+        assert row["complete"]
+        calls = records.read(row["calls_path"], records.CALLS)
+        for call in calls:
+            if call["status"] == "ok":
+                assert len(call["sampled_ids"]) == len(call["sampled_logprobs"]) == call["usage_completion"]
+                assert call["weight_version"] == 0
+        if row["error_class"] is None and row["chains"] == 1:
+            sampled += sum(len(call["sampled_ids"]) for call in calls if call["status"] == "ok")
+    if not result["skipped"]:
+        assert result["trained_tokens"] <= sampled
+        assert result["logprob_agreement"]["mean"] <= 0.02
+        assert result["refused"] == {}
+
+
+def test_append_only_histories_are_one_row_per_agent(finished: Path) -> None:
+    rollouts = records.read(str(finished / "epoch-001" / "rollouts.parquet"), records.ROLLOUTS)
+    assert [row["chains"] for row in rollouts if row["exit"] == "completed"] == [1] * sum(
+        row["exit"] == "completed" for row in rollouts
+    )
+
+
+def test_the_summary_says_what_happened(finished: Path) -> None:
+    summary = json.loads((finished / "summary.json").read_text())
+    assert summary["run"] == "e2e"
+    assert summary["heldout_before"]["n"] == summary["heldout_after"]["n"] == 4
+    assert summary["rollouts"] == WANTED + 8
+    assert summary["resumed_rollouts"] > 0
+    assert summary["infra_failures"] == 0
+    assert {"serve", "rollout", "train"} <= set(summary["wall_s"])
+    assert (finished / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_nothing_holds_a_rollouts_key(finished: Path) -> None:
+    assert not list((ROOT / ".openforge" / "scratch" / "e2e").glob("*"))
+
+
+def test_the_same_name_with_other_settings_is_refused(finished: Path) -> None:
+    with pytest.raises(ConfigError, match="seed was 0, now 5"):
+        asyncio.run(openforge(run_config(finished.parent, seed=5)))
+
+
+def test_a_missing_model_names_what_makes_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no model"):
+        asyncio.run(openforge(run_config(tmp_path, model=str(tmp_path / "none"))))
+    assert MODELS.is_dir()

@@ -1,0 +1,79 @@
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy_addons.errors import ConfigError
+from tasks import harnesses
+from tasks.epoch import check_progress
+from tasks.epoch import plan_heldout
+from tasks.epoch import plan_training
+from tasks.epoch import stage
+from tasks.taskset import Task
+
+BOTH = [harnesses.load("claude_code"), harnesses.load("codex")]
+
+
+def tasks(train: int, heldout: int = 0) -> list[Task]:
+    def one(n: int, split: str) -> Task:
+        return Task(f"{split}-{n}", "kind", split, "do it", Path("/none"), 1.0, 1.0, "digest")
+
+    return [one(n, "train") for n in range(train)] + [one(n, "heldout") for n in range(heldout)]
+
+
+def test_every_task_comes_once_before_any_comes_again() -> None:
+    names = [
+        group[0].task.id
+        for epoch in (1, 2, 3, 4)
+        for group in plan_training("r", epoch, 7, tasks(8), BOTH, count=4, size=2)
+    ]
+    assert sorted(names[:8]) == sorted(names[8:]) == sorted(t.id for t in tasks(8))
+    assert names[:8] != names[8:]
+
+
+def test_a_plan_depends_on_seed_and_epoch_alone() -> None:
+    def plan(epoch: int, seed: int) -> list[Any]:
+        groups = plan_training("r", epoch, seed, tasks(50), BOTH, 4, 3)
+        return [(slot.rollout.id, slot.harness.NAME) for group in groups for slot in group]
+
+    assert plan(2, 1) == plan(2, 1)
+    assert plan(2, 1) != plan(2, 2)
+    assert plan(2, 1) != plan(3, 1)
+
+
+def test_a_group_has_one_harness_and_the_harnesses_take_turns() -> None:
+    groups = plan_training("r", 1, 0, tasks(9), BOTH, 4, 3)
+    assert all(len({slot.harness.NAME for slot in group}) == 1 for group in groups)
+    assert Counter(group[0].harness.NAME for group in groups) == {"claude_code": 2, "codex": 2}
+    assert len({slot.rollout.id for group in groups for slot in group}) == 12
+
+
+def test_heldout_tasks_are_the_same_in_every_run_and_never_trained() -> None:
+    before = plan_heldout("a", 0, "heldout_before", tasks(4, 20), BOTH, 6, 2)
+    after = plan_heldout("b", 9, "heldout_after", tasks(4, 20), BOTH, 6, 2)
+    assert [g[0].task for g in before] == [g[0].task for g in after]
+    assert {g[0].task.split for g in before} == {"heldout"}
+    assert [slot.harness.NAME for slot in before[0]] == ["claude_code", "codex"]
+
+
+def test_too_few_heldout_tasks_is_said_before_anything_starts() -> None:
+    with pytest.raises(ConfigError, match="heldout_tasks: 6 asked for, the set has 2"):
+        plan_heldout("a", 0, "heldout_before", tasks(4, 2), BOTH, 6, 2)
+
+
+def test_o63_a_stage_without_any_progress_ends_with_the_reason() -> None:
+    rows = [{"error_class": "InfrastructureError", "reason": "tool parser not set"}] * 3
+    with pytest.raises(ConfigError, match="all 3 rollouts failed; most often: tool parser not set"):
+        check_progress(rows, "rollout")
+    check_progress([*rows, {"error_class": None, "reason": "ok"}], "rollout")
+
+
+def test_a_stage_that_fails_is_not_recorded_as_done(tmp_path: Path) -> None:
+    with stage(tmp_path, "rollout", 1) as facts:
+        facts["owed"] = 3
+    with pytest.raises(RuntimeError), stage(tmp_path, "train", 1):
+        raise RuntimeError
+    lines = [json.loads(line) for line in (tmp_path / "stages.jsonl").read_text().splitlines()]
+    assert [(line["stage"], line["epoch"], line.get("owed")) for line in lines] == [("rollout", 1, 3)]
