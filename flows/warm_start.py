@@ -54,6 +54,10 @@ RENDERER = {"name": "qwen3", "thinking_retention": "all"}
 """Our own template keeps all of history, so a conversation that only grows is one chain."""
 
 
+FIT = SftSettings(learning_rate=2e-3, weight_decay=0.05, opening_steps=160, steps=20, batch_rows=12)
+"""Stops early on purpose: a policy that is right about half the time has something to learn and something to show."""
+
+
 class WarmStartConfig(BaseModel):
     """How the local policy is made."""
 
@@ -70,7 +74,7 @@ class WarmStartConfig(BaseModel):
     hidden: int = Field(default=256, ge=32, description="width of the model")
     heads: int = Field(default=4, ge=2, description="attention heads")
     head_dim: int = Field(default=64, ge=8, description="width of a head")
-    training: SftSettings = SftSettings(learning_rate=2e-3, opening_steps=120, steps=20, batch_rows=12)
+    training: SftSettings = FIT
 
 
 DEFAULTS = WarmStartConfig()

@@ -14,7 +14,6 @@ import aiohttp
 from proxy_addons.conversation import Problem
 from proxy_addons.errors import InfrastructureError
 
-
 # The engines refuse other mistakes with 400 too, and those are ours, not the prompt's.
 _TOO_LONG = re.compile(r"maximum (context|model) length")
 

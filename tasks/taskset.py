@@ -43,7 +43,7 @@ def load(path: Path) -> list[Task]:
     path = Path(path)
     folders = sorted(p for p in path.glob("*/") if not p.name.startswith("."))
     if not folders:
-        raise ConfigError(f"task set {path}: no task folders there; write one with `make tasks` or name another folder")
+        raise ConfigError(f"task set {path}: no task folders there; name a folder with one Harbor folder a task")
     tasks, problems = [], []
     for folder in folders:
         task, wrong = _read(folder)

@@ -50,12 +50,12 @@ def run_epoch(job: TrainJob) -> dict[str, Any]:
         advantages, group_report = group_advantages(
             rollouts, {row.rollout for row in rows}, job.settings.negative_weight
         )
-        rows = [row for row in rows if row.rollout in advantages]
+        rows = [row for row in rows if advantages.get(row.rollout)]  # an advantage of 0 has no gradient: no pass for it
     result: dict[str, Any] = {
         "epoch": job.epoch,
         "skipped": not rows,
         "rows": len(rows),
-        "rollouts": len(advantages),
+        "rollouts": len({row.rollout for row in rows}),
         "trained_tokens": sum(row.trained_tokens for row in rows),
         "row_tokens": sum(len(row.ids) for row in rows),
         "prefix_breaks": row_report.prefix_breaks,
