@@ -54,7 +54,7 @@ RENDERER = {"name": "qwen3", "thinking_retention": "all"}
 """Our own template keeps all of history, so a conversation that only grows is one chain."""
 
 
-FIT = SftSettings(learning_rate=2e-3, weight_decay=0.05, opening_steps=160, steps=20, batch_rows=12)
+FIT = SftSettings(learning_rate=2e-3, weight_decay=0.05, opening_steps=160, steps=14, batch_rows=12)
 """Stops early on purpose: a policy that is right about half the time has something to learn and something to show."""
 
 

@@ -91,10 +91,9 @@ def load_tasks(source: str) -> list[Task]:
 
 
 def model_folder(model: str) -> Path:
-    """The Hugging Face folder of `model`: tiny, smollm2 or a path. Raises ConfigError with the remedy."""
-    known = {"tiny": "warm-start", "smollm2": "model-smollm2"}
-    folder = MODELS / model if model in known else Path(model)
+    """The Hugging Face folder of `model`: tiny or a path. Raises ConfigError with the remedy."""
+    folder = MODELS / "tiny" if model == "tiny" else Path(model)
     if not (folder / "config.json").exists():
-        remedy = f"run `make {known[model]}`" if model in known else "name a folder with config.json and weights"
+        remedy = "run `make warm-start`" if model == "tiny" else "name a folder with config.json and weights"
         raise ConfigError(f"model: {folder} holds no model; {remedy}")
     return folder.absolute()

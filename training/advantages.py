@@ -7,8 +7,8 @@ have the same reward: there is nothing to compare.
     advantage_i = (reward_i - mean) / (std + 1e-6)     mean and sample std over the group's voters
     advantage_i *= negative_weight                     where it is below 0
 
-`negative_weight` 1 is GRPO. Less than that leans on what went well: a failed rollout blames every token in it, the
-right ones too, and from a few hundred rollouts a small model unlearns faster from that than it learns.
+`negative_weight` 1 is GRPO. At 0 only rollouts above their group's mean are learned from; a failed rollout otherwise
+blames every token in it, the right ones too (docs/architecture.md has what we saw).
 
 The loss is the mean over all trained tokens of an optimizer step, so a rollout weighs by its trained tokens; cutting
 the same tokens into more rows changes nothing.
