@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ def plan_training(
     run: str, epoch: int, seed: int, tasks: Sequence[Task], harnesses: Sequence[Harness], count: int, size: int
 ) -> list[Group]:
     """`count` groups of `size` for `epoch` (from 1). Every task comes once before any comes again, in an order drawn
-    from `seed`; a group has one harness, and the harnesses take turns. Raises ConfigError if there is no task."""
+    from `seed` in which the kinds take turns; a group has one harness, and the harnesses take turns. Raises ConfigError
+    if there is no task."""
     train = [task for task in tasks if task.split == "train"]
     if not train:
         raise ConfigError("tasks: the set has no task with split `train`")
@@ -42,10 +44,24 @@ def plan_training(
     for index in range(count):
         place = (epoch - 1) * count + index
         round_, position = divmod(place, len(train))
-        task = random.Random(f"{seed}-{round_}").sample(train, len(train))[position]
-        harness = harnesses[(index + epoch) % len(harnesses)]
+        task = _order(train, random.Random(f"{seed}-{round_}"))[position]
+        harness = harnesses[_turn(place, len({task.kind for task in train})) % len(harnesses)]
         groups.append([Slot(Rollout(run, epoch, task.id, s), task, harness, "train") for s in range(size)])
     return groups
+
+
+def _order(tasks: Sequence[Task], rng: random.Random) -> list[Task]:
+    """Shuffled, the kinds taking turns: an update that has seen one kind only unlearns the others."""
+    by_kind: dict[str, list[Task]] = {}
+    for task in rng.sample(tasks, len(tasks)):
+        by_kind.setdefault(task.kind, []).append(task)
+    return [task for turn in zip_longest(*by_kind.values()) for task in turn if task is not None]
+
+
+def _turn(place: int, kinds: int) -> int:
+    """A number that goes up by one from group to group, and by one more from round of kinds to round of kinds, so that
+    no kind always meets the same harness."""
+    return place + place // kinds
 
 
 def plan_heldout(

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from collections.abc import Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from dataclasses import replace
@@ -39,19 +40,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 @dataclass
 class Teacher:
-    """The teacher's server, which answers 500 for the first `failures` calls."""
+    """The teacher, whose server answers 500 for the first `failures` calls."""
 
     failures: int = 0
     asked: int = 0
 
-    @web.middleware
-    async def unwell(self, http: web.Request, handler: Any) -> web.StreamResponse:
+    def turn(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Message:
         self.asked += 1
         if self.asked <= self.failures:
-            return web.Response(status=500)
-        return await handler(http)
-
-    def turn(self, messages: Any, tools: list[Tool]) -> Message:
+            raise RuntimeError("unwell")
         return teacher_turn(messages, tools)
 
 
@@ -59,7 +56,6 @@ class Teacher:
 async def arena(folder: Path, teacher: Teacher) -> AsyncIterator[Arena]:
     model = make_toy_model(folder / "model")
     server = app(AutoTokenizer.from_pretrained(str(model)), teacher.turn)
-    server.middlewares.append(teacher.unwell)
     runner = web.AppRunner(server)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
