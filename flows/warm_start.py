@@ -119,6 +119,8 @@ async def teach(config: WarmStartConfig, model: Path, name: str, seed: int, coun
 
 @contextlib.asynccontextmanager
 async def _arena(config: WarmStartConfig, model: Path, folder: Path) -> AsyncIterator[Arena]:
+    sandbox = choose("auto")
+    sandbox.reap(f"{folder.name}-e")
     port = free_port()
     argv = [sys.executable, "-m", "tasks.teacher_server", "--model", str(model), "--port", str(port)]
     teacher = start_child(argv, folder / "teacher.log", env=os.environ, cwd=ROOT)
@@ -127,7 +129,7 @@ async def _arena(config: WarmStartConfig, model: Path, folder: Path) -> AsyncIte
         async with running_proxy(proxy_python(ROOT), engine, model, folder / "proxy.log") as proxy:
             yield Arena(
                 proxy=proxy,
-                sandbox=choose("auto"),
+                sandbox=sandbox,
                 harness_root=ROOT / harnesses.INSTALL,
                 folder=folder,
                 scratch=folder / "scratch",

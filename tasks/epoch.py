@@ -45,7 +45,7 @@ def plan_training(
         place = (epoch - 1) * count + index
         round_, position = divmod(place, len(train))
         task = _order(train, random.Random(f"{seed}-{round_}"))[position]
-        harness = harnesses[_turn(place, len({task.kind for task in train})) % len(harnesses)]
+        harness = harnesses[_turn(place, len({task.kind for task in train}), len(harnesses))]
         groups.append([Slot(Rollout(run, epoch, task.id, s), task, harness, "train") for s in range(size)])
     return groups
 
@@ -58,10 +58,11 @@ def _order(tasks: Sequence[Task], rng: random.Random) -> list[Task]:
     return [task for turn in zip_longest(*by_kind.values()) for task in turn if task is not None]
 
 
-def _turn(place: int, kinds: int) -> int:
-    """A number that goes up by one from group to group, and by one more from round of kinds to round of kinds, so that
-    no kind always meets the same harness."""
-    return place + place // kinds
+def _turn(place: int, kinds: int, harnesses: int) -> int:
+    """Whose turn it is at `place`. Where the harnesses go evenly into the kinds, each round of kinds starts with the
+    next one, so that no kind always meets the same harness."""
+    shift = place // kinds if kinds % harnesses == 0 else 0
+    return (place + shift) % harnesses
 
 
 def plan_heldout(
@@ -99,10 +100,14 @@ async def run_group(group: Group, arena: Arena) -> dict[str, Any]:
 
 
 async def _all(coroutines: Iterable[Any]) -> None:
-    """Wait for all; the first error ends the others, and is raised."""
-    async with asyncio.TaskGroup() as group:
-        for coroutine in coroutines:
-            group.create_task(coroutine)
+    """Wait for all; the first error ends the others, and is raised as it is."""
+    running = [asyncio.ensure_future(each) for each in coroutines]
+    try:
+        await asyncio.gather(*running)
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
 
 
 def merge(folder: Path, groups: Iterable[Group], tries: int) -> list[dict[str, Any]]:

@@ -54,7 +54,7 @@ def test_a_loaded_config_loads_to_itself() -> None:
         ({"engine": "sglang"}, "engine: 'sglang' is refused: input should be 'embedded' or 'vllm'."),
         ({"profile": "cloud"}, "profile: 'cloud' is refused: input should be 'local' or 'kubernetes'."),
         ({"harnesses": ["codex", "codex"]}, "harnesses: ['codex', 'codex'] is refused: name each harness once."),
-        ({"max_tokens": 16384}, "max_tokens: 16384 is refused: must be below max_model_len (16384)"),
+        ({"max_tokens": 16384}, "max_tokens: 16384 is refused: must be below max_model_len (8192)"),
         ({"run": "My Run"}, "run: 'My Run' is refused: run 'My Run': use at most 40 lower-case letters"),
     ],
 )
