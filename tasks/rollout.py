@@ -130,6 +130,8 @@ async def _try(slot: Slot, rollout: Rollout, arena: Arena) -> dict[str, Any]:
         "started_at": started,
         "complete": False,
         "calls": 0,
+        "reward": None,
+        "error_class": None,
         "calls_path": str(calls_path(arena.folder, rollout)),
         "findings": [],
     }
