@@ -1,7 +1,7 @@
 """The real Claude Code and Codex, unmodified, against the dialects with a scripted policy.
 
 They must do the work, and send back exactly the turns that were said: otherwise every turn would open a new branch.
-Set OPENFORGE_HARNESSES to the folder whose node_modules holds them.
+`make harnesses` brings them; OPENFORGE_HARNESSES names another folder whose node_modules holds them.
 """
 
 import asyncio
@@ -25,7 +25,8 @@ from proxy_addons.conversation import canonical
 from proxy_addons.dialects import Dialect
 from proxy_addons.dialects import routes
 
-_ROOT = Path(os.environ.get("OPENFORGE_HARNESSES", Path(__file__).parents[3])) / "node_modules"
+_DEFAULT = Path(__file__).parents[3] / ".openforge" / "harnesses"
+_ROOT = Path(os.environ.get("OPENFORGE_HARNESSES", _DEFAULT)) / "node_modules"
 _CLAUDE = _ROOT / "@anthropic-ai/claude-code-linux-x64/claude"
 _CODEX = _ROOT / "@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex"
 
