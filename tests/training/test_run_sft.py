@@ -34,7 +34,7 @@ def test_the_teachers_answer_becomes_likely(tmp_path: Path) -> None:
         "out": str(tmp_path / "fitted"),
         "result": str(tmp_path / "sft.json"),
         "settings": {
-            "opening_steps": 5,
+            "opening_steps": 4,
             "steps": 40,
             "batch_rows": 1,
             "threads": 1,
@@ -53,7 +53,7 @@ def test_the_teachers_answer_becomes_likely(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "sft.json").read_text())
     assert (result["rows"], result["refused"], result["hf_path"]) == (2, {"error": 1}, str(tmp_path / "fitted"))
-    assert (result["optimizer_steps"], result["trained_tokens"], len(result["loss"])) == (45, 90, 10)
+    assert (result["optimizer_steps"], result["trained_tokens"], len(result["loss"])) == (44, 88, 10)
     assert result["loss"][-1] < result["loss"][0] - 2
     assert min(hf_log_probs(tmp_path / "fitted", PROMPT + ANSWER)[3:]) > -0.5
     assert (tmp_path / "fitted" / "tokenizer.json").exists()
