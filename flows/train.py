@@ -46,6 +46,7 @@ from tasks.report import write_report
 from tasks.rollout import Arena
 from tasks.run import ROOT
 from tasks.run import RunFolder
+from tasks.run import held
 from tasks.run import load_tasks
 from tasks.run import model_folder
 from tasks.run import open_run
@@ -113,6 +114,7 @@ async def open_session(config: RunConfig) -> AsyncIterator[Session]:
         log.warning("ended %s, left running by an execution of this run that died", leftover)
     logs = run.path / "logs"
     async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(held(run))
         with stage(run.path, "serve", 0):
             policy = await stack.enter_async_context(
                 running_policy_server(config.engine, base, logs / "policy.log", config.max_model_len)

@@ -7,8 +7,11 @@ runs/<run>/checkpoints/                  optimizer state and exported model fold
 runs/<run>/stages.jsonl, logs/, report.html, summary.json
 """
 
+import fcntl
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,6 +79,17 @@ def open_run(name: str, runs_dir: str, config: dict[str, Any]) -> RunFolder:
     temporary.write_text(text)
     os.replace(temporary, file)
     return RunFolder(path, config)
+
+
+@contextmanager
+def held(run: RunFolder) -> Iterator[None]:
+    """Keep the run for this process; the kernel lets go if we die. Raises ConfigError if another process has it."""
+    with (run.path / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"run {run.path.name!r} is under way in another process: wait for it or end it") from None
+        yield
 
 
 def load_tasks(source: str) -> list[Task]:
