@@ -17,9 +17,7 @@ def test_a_run_is_taken_up_again_and_may_go_on_for_longer(tmp_path: Path) -> Non
 
 def test_another_configuration_under_the_same_name_is_refused(tmp_path: Path) -> None:
     open_run("r", str(tmp_path), CONFIG)
-    with pytest.raises(
-        ConfigError, match=r"exists with other settings \(seed was 0, now 1\)"
-    ):
+    with pytest.raises(ConfigError, match=r"exists with other settings \(seed was 0, now 1\)"):
         open_run("r", str(tmp_path), CONFIG | {"seed": 1})
 
 
