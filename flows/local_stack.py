@@ -13,7 +13,6 @@ import fcntl
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -44,6 +43,7 @@ from proxy_addons.errors import ConfigError
 from proxy_addons.errors import InfrastructureError
 from proxy_addons.errors import OpenForgeError
 from tasks.report import percent
+from training.child import free_port
 
 POOL = "openforge-local"
 DEPLOYMENT = "openforge/train"
@@ -120,13 +120,6 @@ def server_answers(api: str) -> bool:
         f"something that is no Prefect 3 server holds {api}: end the program on port {urlsplit(api).port}, "
         f"or choose another with PREFECT_API_URL=http://127.0.0.1:{free_port()}/api"
     )
-
-
-def free_port() -> int:
-    """A TCP port of the loopback address that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -5,8 +5,6 @@ It authenticates every request against the live rollouts, refuses everything tha
 each call's record once the reply has gone out. Bodies are streamed through, never held back.
 """
 
-from collections.abc import Callable
-
 from mitmproxy import http
 
 from proxy_addons.conversation import Problem
@@ -54,11 +52,11 @@ class Capture:
         flow.metadata["rollout"] = prefix
 
     def responseheaders(self, flow: http.HTTPFlow) -> None:
-        """Stream the reply through, counting what the harness gets."""
+        """Stream the reply through; the call's number stays with us."""
         if flow.response is None or "rollout" not in flow.metadata:
             return
         flow.metadata["call"] = flow.response.headers.pop(CALL_HEADER, None)
-        flow.response.stream = _counter(flow)
+        flow.response.stream = True
 
     async def response(self, flow: http.HTTPFlow) -> None:
         """The whole reply went out."""
@@ -96,13 +94,3 @@ def _take_key(request: http.Request) -> str:
     if "key" in request.query:
         del request.query["key"]
     return key
-
-
-def _counter(flow: http.HTTPFlow) -> Callable[[bytes], bytes]:
-    flow.metadata["received"] = 0
-
-    def count(data: bytes) -> bytes:
-        flow.metadata["received"] += len(data)
-        return data
-
-    return count

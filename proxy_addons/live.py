@@ -32,7 +32,6 @@ class LiveRollout:
     trajectory: Trajectory
     calls: int = 0
     out_of_budget: bool = False
-    ended: bool = False
     failure: "asyncio.Future[str]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     busy: "set[asyncio.Task[object]]" = field(default_factory=set)
 

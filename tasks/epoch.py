@@ -25,6 +25,7 @@ from tasks.rollout import Slot
 from tasks.rollout import fill
 from tasks.rollout import read_row
 from tasks.rollout import recorded
+from tasks.rollout import row_path
 from tasks.taskset import Task
 
 Group = list[Slot]
@@ -116,7 +117,7 @@ def merge(folder: Path, groups: Iterable[Group], tries: int) -> list[dict[str, A
     for slot in (slot for group in groups for slot in group):
         rollout = slot.rollout
         for _ in range(tries):
-            row = read_row(folder / "rollouts" / f"{rollout.id}.parquet")
+            row = read_row(row_path(folder, rollout))
             if row is not None:
                 rows.append(row)
             rollout = rollout.next_try()
