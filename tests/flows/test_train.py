@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
+from prefect.settings import get_current_settings
 from prefect.testing.utilities import prefect_test_harness
 
 from flows.config import RunConfig
@@ -57,7 +58,9 @@ def killed_after(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     code = "import asyncio, json, sys; from flows.train import openforge; "
     code += "asyncio.run(openforge(json.loads(sys.argv[1])))"
     config = json.dumps(CONFIG | {"runs_dir": str(runs)})
-    process = subprocess.Popen([sys.executable, "-c", code, config], cwd=ROOT, env=os.environ, start_new_session=True)
+    # The test's server is a setting of this process alone: a child has to be told of it.
+    environment = os.environ | get_current_settings().to_environment_variables(exclude_unset=True)
+    process = subprocess.Popen([sys.executable, "-c", code, config], cwd=ROOT, env=environment, start_new_session=True)
     folder = runs / "e2e" / "epoch-001" / "rollouts"
     deadline = time.monotonic() + 400
     while len(list(folder.glob("*.parquet"))) < 3:
