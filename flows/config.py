@@ -97,7 +97,7 @@ class RunConfig(_Part):
     evaluate_first: bool = Field(default=True, description="measure on the held-out tasks before training")
     evaluate_last: bool = Field(default=True, description="measure on the held-out tasks after training")
 
-    model: str = Field(default="tiny", min_length=1, description="tiny, or a Hugging Face model folder")
+    model: str = Field(default="tiny", min_length=1, description="tiny, smollm2, or a Hugging Face model folder")
     engine: Literal["embedded", "vllm"] = Field(default="embedded", description="policy server")
     max_model_len: int = Field(
         default=16_384, ge=256, description="context length in tokens, prompt and reply together"

@@ -1,7 +1,8 @@
 """`make train`: a Prefect server and worker on this machine, and one run of `openforge/train` followed to its end.
 
-    python -m flows.local_stack train   # CONFIG='{"epochs": 2}' gives values; KEEP=1 leaves server and worker running
-    python -m flows.local_stack stop    # ends what KEEP=1, or a killed driver, left running
+    python -m flows.local_stack train        # CONFIG='{"epochs": 2}' gives values; KEEP=1 leaves both running
+    python -m flows.local_stack warm-start   # the flow warm-start in this process's place; CONFIG gives its values
+    python -m flows.local_stack stop         # ends what KEEP=1, or a killed driver, left running
 
 Everything it writes lies in `.openforge/` below the current folder. A server that already answers at PREFECT_API_URL
 is used as it is and never stopped.
@@ -130,7 +131,9 @@ def only_one(stack: Stack) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigError("another `make train` runs in this folder: wait for it, or end it with ctrl-C") from None
+            raise ConfigError(
+                "another `make train` or `make warm-start` runs in this folder: wait for it, or end it with ctrl-C"
+            ) from None
         yield
 
 
@@ -318,10 +321,7 @@ def train(stack: Stack, given: dict[str, Any], keep: bool) -> int:
     with only_one(stack):
         _check_leftovers(stack)
         try:
-            if not server_answers(stack.api):
-                console.print(f"Starting the Prefect server at {stack.api} (log: {stack.log('server')})")
-                started.append("server")
-                start_server(stack)
+            _ensure_server(stack, started)
             prefect(stack, "work-pool", "create", POOL, "--type", "process", "--overwrite")
             prefect(stack, "deploy", "--all")
             worker = running(stack).get("worker")
@@ -335,6 +335,26 @@ def train(stack: Stack, given: dict[str, Any], keep: bool) -> int:
             if not keep:
                 stop_all(stack, tuple(reversed(started)))
     return _conclude(stack, config, run, keep)
+
+
+def warm_start(stack: Stack, given: dict[str, Any]) -> int:
+    """Run the flow `warm-start` beside a server that is started if there is none. Returns the exit status."""
+    started: list[str] = []
+    with only_one(stack):
+        _check_leftovers(stack)
+        try:
+            _ensure_server(stack, started)
+            flow = [sys.executable, "-m", "flows.warm_start", json.dumps(given)]
+            return subprocess.run(flow, cwd=stack.root, env=stack.env()).returncode
+        finally:
+            stop_all(stack, tuple(started))
+
+
+def _ensure_server(stack: Stack, started: list[str]) -> None:
+    if not server_answers(stack.api):
+        console.print(f"Starting the Prefect server at {stack.api} (log: {stack.log('server')})")
+        started.append("server")
+        start_server(stack)
 
 
 def _check_leftovers(stack: Stack) -> None:
@@ -367,7 +387,7 @@ def _say(line: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run `train` or `stop`; every expected failure is one line on standard error."""
+    """Run one of the commands; every expected failure is one line on standard error."""
     stack = Stack(Path.cwd(), os.environ.get("PREFECT_API_URL", "http://127.0.0.1:4200/api").rstrip("/"))
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)  # so that being ended, too, stops what was started
@@ -375,10 +395,12 @@ def main(arguments: list[str]) -> int:
         match arguments:
             case ["train"]:
                 return train(stack, read_given(os.environ.get("CONFIG", "")), os.environ.get("KEEP") == "1")
+            case ["warm-start"]:
+                return warm_start(stack, read_given(os.environ.get("CONFIG", "")))
             case ["stop"]:
                 console.print(f"Stopped: {', '.join(stop_all(stack)) or 'nothing was running'}")
                 return 0
-        _say("usage: python -m flows.local_stack train|stop")
+        _say("usage: python -m flows.local_stack train|warm-start|stop")
         return 2
     except OpenForgeError as error:
         _say(str(error))

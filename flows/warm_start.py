@@ -1,10 +1,12 @@
-"""Flow `warm-start`: the first policy of the local profile, made from nothing.
+"""Flow `warm-start`: a first policy that can use the harnesses' shell tool.
 
 A scripted teacher answers the real harnesses through the same proxy and sandboxes as any policy; its successful
-rollouts are the data of one supervised run through veRL's engine. The tokenizer is made first, from the prompts of a
-few pilot rollouts, because a small model needs whole words as tokens.
+rollouts are the data of one supervised run through veRL's engine. The model `tiny` is made from nothing; its tokenizer
+comes first, from the prompts of a few pilot rollouts, because a small model needs whole words as tokens. The model
+`smollm2` has real weights and has never seen a tool call.
 
-    python -m flows.warm_start          # make warm-start: writes models/tiny
+    python -m flows.warm_start '{}'                     # make warm-start: writes models/tiny
+    python -m flows.warm_start '{"base": "smollm2"}'    # make model-smollm2: writes .openforge/models/smollm2
 """
 
 import asyncio
@@ -17,15 +19,19 @@ from collections.abc import AsyncIterator
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from typing import Literal
 
 from prefect import flow
 from prefect import task
 from pydantic import BaseModel
 from pydantic import ConfigDict
 from pydantic import Field
+from pydantic import ValidationError
+from pydantic import model_validator
 
 from proxy_addons import records
 from proxy_addons.errors import ConfigError
+from proxy_addons.errors import OpenForgeError
 from proxy_addons.identity import Rollout
 from proxy_addons.live import Limits
 from tasks import builtin
@@ -38,10 +44,11 @@ from tasks.proxy import running_proxy
 from tasks.rollout import Arena
 from tasks.rollout import Slot
 from tasks.rollout import fill
-from tasks.run import MODELS
 from tasks.run import ROOT
+from tasks.run import model_path
 from tasks.sandboxes import choose
 from tasks.update import run_module
+from training import smollm2
 from training import tiny_model
 from training.child import free_port
 from training.child import start_child
@@ -50,12 +57,18 @@ from training.job import SftSettings
 
 PILOT_TASKS = 12
 TRIES = 3
-RENDERER = {"name": "qwen3", "thinking_retention": "all"}
-"""Our own template keeps all of history, so a conversation that only grows is one chain."""
 
 
-FIT = SftSettings(learning_rate=2e-3, weight_decay=0.05, opening_steps=160, steps=14, batch_rows=12)
-"""Stops early on purpose: a policy that is right about half the time has something to learn and something to show."""
+WORK = ROOT / ".openforge" / "warm-start"
+
+# Both stop early on purpose: a policy that is right about half the time has something to learn and something to show.
+FIT = SftSettings(learning_rate=2e-3, weight_decay=0.05, opening_steps=160, steps=12, batch_rows=12)
+SMOLLM2 = {
+    "out": str(model_path("smollm2")),
+    "work": str(WORK / "smollm2"),
+    "rollouts": 240,
+    "training": SftSettings(learning_rate=2e-4, steps=24, batch_rows=8),
+}
 
 
 class WarmStartConfig(BaseModel):
@@ -63,10 +76,13 @@ class WarmStartConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    out: str = Field(default=str(MODELS / "tiny"), description="model folder to write")
-    work: str = Field(default=str(ROOT / ".openforge" / "warm-start"), description="rollouts and checkpoints go here")
+    base: Literal["tiny", "smollm2"] = Field(
+        default="tiny", description="tiny: made from nothing; smollm2: real weights"
+    )
+    out: str = Field(default=str(model_path("tiny")), description="model folder to write")
+    work: str = Field(default=str(WORK / "tiny"), description="rollouts and checkpoints go here")
     seed: int = Field(default=1, ge=1, description="seed of tasks and weights; 0 is the evaluated task set's")
-    rollouts: int = Field(default=480, ge=12, description="teacher rollouts")
+    rollouts: int = Field(default=1200, ge=12, description="teacher rollouts")
     harnesses: list[str] = Field(default=["claude_code", "codex"], min_length=1, description="harnesses to imitate in")
     concurrency: int = Field(default=3, ge=1, description="rollouts at a time")
     vocab_size: int = Field(default=2048, ge=300, description="tokens of the tokenizer")
@@ -76,28 +92,50 @@ class WarmStartConfig(BaseModel):
     head_dim: int = Field(default=64, ge=8, description="width of a head")
     training: SftSettings = FIT
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_the_base(cls, given: Any) -> Any:
+        """The defaults above are `tiny`'s."""
+        return SMOLLM2 | given if isinstance(given, dict) and given.get("base") == "smollm2" else given
+
 
 DEFAULTS = WarmStartConfig()
 
 
 @flow(name="warm-start", log_prints=True)
 async def warm_start(config: WarmStartConfig = DEFAULTS) -> str:
-    """Make the model; returns its folder. What is already there of an earlier, interrupted flow is used."""
-    work = Path(config.work)
-    pilot = bytes_model(work / "bytes-model")
-    pilot_rows = await teach(config, pilot, "pilot", config.seed + 1, PILOT_TASKS)
-    base = fresh_model(config, pilot, pilot_rows, work / "fresh-model")
+    """Make the model; returns its folder. What is already there of an earlier, interrupted flow is used.
+
+    Raises ConfigError without the base's weights.
+    """
+    base = await untaught_tiny(config) if config.base == "tiny" else untaught_smollm2()
     rows = await teach(config, base, "teach", config.seed, config.rollouts)
     solved = [row for row in rows if row["reward"] == 1.0]
     print(f"teacher: {len(solved)} of {len(rows)} rollouts solved; these are learned from")
     return await imitate(config, base, solved)
 
 
+async def untaught_tiny(config: WarmStartConfig) -> Path:
+    """The model `tiny` before it has learned anything, with a tokenizer made from pilot rollouts."""
+    work = Path(config.work)
+    pilot = bytes_model(work / "bytes-model")
+    rows = await teach(config, pilot, "pilot", config.seed + 1, PILOT_TASKS)
+    return fresh_model(config, pilot, rows, work / "fresh-model")
+
+
+def untaught_smollm2() -> Path:
+    """SmolLM2 as `training.smollm2` converts it. Raises ConfigError where that has not been done."""
+    folder = smollm2.CONVERTED
+    if not (folder / "renderer.json").exists():
+        raise ConfigError(f"smollm2: no converted weights in {folder}; run `make model-smollm2`")
+    return folder
+
+
 @task
 async def teach(config: WarmStartConfig, model: Path, name: str, seed: int, count: int) -> list[dict[str, Any]]:
     """`count` teacher rollouts on training tasks drawn from `seed`, recorded with the tokenizer of `model`."""
     folder = Path(config.work) / name
-    tasks = await asyncio.to_thread(_tasks, Path(config.work) / f"tasks-{name}", seed, count)
+    tasks = await asyncio.to_thread(_tasks, Path(config.work) / f"tasks-{seed}-{count}", seed, count)
     chosen = [harnesses.load(harness) for harness in config.harnesses]
     slots = [
         Slot(Rollout(name, 0, each.id, 0), each, chosen[n // len(builtin.KINDS) % len(chosen)], "train")
@@ -158,7 +196,7 @@ def bytes_model(folder: Path) -> Path:
     """A folder that the proxy can use before there is a tokenizer: every byte is a token."""
     tiny_model.make_tokenizer([], 256 + len(tiny_model.SPECIAL_TOKENS)).save_pretrained(str(folder))
     (folder / "config.json").write_text(json.dumps({"model_type": "qwen3"}))
-    (folder / "renderer.json").write_text(json.dumps(RENDERER))
+    (folder / "renderer.json").write_text(json.dumps(tiny_model.RENDERER))
     return folder
 
 
@@ -169,7 +207,7 @@ def fresh_model(config: WarmStartConfig, pilot: Path, rows: Sequence[dict[str, A
         tokenizer = tiny_model.make_tokenizer(texts, config.vocab_size)
         shape = (config.layers, config.hidden, config.heads, config.head_dim)
         tiny_model.save(tiny_model.make_model(tokenizer, config.seed, *shape), tokenizer, folder)
-        (folder / "renderer.json").write_text(json.dumps(RENDERER))
+        (folder / "renderer.json").write_text(json.dumps(tiny_model.RENDERER))
     return folder
 
 
@@ -206,7 +244,8 @@ async def imitate(config: WarmStartConfig, base: Path, rows: Sequence[dict[str, 
     result = json.loads((work / "sft.json").read_text())
     if not (work / "fitted" / "model.safetensors").exists():
         raise ConfigError(f"warm start: no weights in {work}/fitted; see {work}/sft.log")
-    made = {"command": "make warm-start", "config": config.model_dump(exclude={"out", "work"}), "fit": result}
+    command = {"tiny": "make warm-start", "smollm2": "make model-smollm2"}[config.base]
+    made = {"command": command, "config": config.model_dump(exclude={"out", "work"}), "fit": result}
     (work / "fitted" / "warm_start.json").write_text(json.dumps(made, indent=1))
     shutil.copy(base / "renderer.json", work / "fitted" / "renderer.json")
     shutil.rmtree(out, ignore_errors=True)
@@ -215,4 +254,7 @@ async def imitate(config: WarmStartConfig, base: Path, rows: Sequence[dict[str, 
 
 
 if __name__ == "__main__":
-    asyncio.run(warm_start())
+    try:
+        asyncio.run(warm_start(WarmStartConfig.model_validate_json(sys.argv[1])))
+    except (OpenForgeError, ValidationError) as error:
+        sys.exit(f"warm-start: {error}")

@@ -139,8 +139,7 @@ async def _try(slot: Slot, rollout: Rollout, arena: Arena) -> dict[str, Any]:
     scratch = arena.scratch / rollout.id
     try:
         with _timed(timings, "rollout"):
-            outcome, summary = await _run_harness(slot, rollout, arena, scratch)
-        row |= {name: summary[name] for name in _FROM_PROXY}
+            outcome, summary = await _run_harness(slot, rollout, arena, scratch, row)
         row |= _classify(slot, arena, outcome, summary)
         if row["error_class"] in (None, "PolicyFailure"):
             with _timed(timings, "score"):
@@ -163,8 +162,13 @@ _FROM_PROXY = (
 )
 
 
-async def _run_harness(slot: Slot, rollout: Rollout, arena: Arena, scratch: Path) -> tuple[Outcome, dict[str, Any]]:
-    """The harness in its sandbox, until it ends or our side breaks, and what the proxy recorded of it."""
+async def _run_harness(
+    slot: Slot, rollout: Rollout, arena: Arena, scratch: Path, row: dict[str, Any]
+) -> tuple[Outcome, dict[str, Any]]:
+    """The harness in its sandbox, until it ends or our side breaks, and the proxy's summary of it.
+
+    What was recorded is entered in `row` however it ends.
+    """
     key = secrets.token_urlsafe(32)
     base_url = f"{PROXY_URL}/r/{rollout.id}"
     workspace, home = scratch / "workspace", scratch / "home"
@@ -190,9 +194,14 @@ async def _run_harness(slot: Slot, rollout: Rollout, arena: Arena, scratch: Path
         outcome = await _unless_broken(arena.sandbox.run(spec), arena.proxy.failure(rollout))
     except BaseException:
         with contextlib.suppress(InfrastructureError):  # the first error is the one to tell
-            await asyncio.shield(arena.proxy.end(rollout))
+            _enter(row, await asyncio.shield(arena.proxy.end(rollout)))
         raise
-    return outcome, await arena.proxy.end(rollout)
+    return outcome, _enter(row, await arena.proxy.end(rollout))
+
+
+def _enter(row: dict[str, Any], summary: dict[str, Any]) -> dict[str, Any]:
+    row |= {name: summary[name] for name in _FROM_PROXY}
+    return summary
 
 
 async def _unless_broken(run: Any, failure: Any) -> Outcome:

@@ -104,10 +104,15 @@ def load_tasks(source: str) -> list[Task]:
     return taskset.load(folder)
 
 
+def model_path(name: str) -> Path:
+    """Where the folder of a model lies that has a name of its own."""
+    return {"tiny": MODELS / "tiny", "smollm2": ROOT / ".openforge" / "models" / "smollm2"}[name]
+
+
 def model_folder(model: str) -> Path:
-    """The Hugging Face folder of `model`: tiny or a path. Raises ConfigError with the remedy."""
-    folder = MODELS / "tiny" if model == "tiny" else Path(model)
+    """The Hugging Face folder of `model`: a name or a path. Raises ConfigError with the remedy."""
+    remedy = {"tiny": "run `make warm-start`", "smollm2": "run `make model-smollm2`"}.get(model)
+    folder = model_path(model) if remedy else Path(model)
     if not (folder / "config.json").exists():
-        remedy = "run `make warm-start`" if model == "tiny" else "name a folder with config.json and weights"
-        raise ConfigError(f"model: {folder} holds no model; {remedy}")
+        raise ConfigError(f"model: {folder} holds no model; {remedy or 'name a folder with config.json and weights'}")
     return folder.absolute()

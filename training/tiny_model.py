@@ -33,6 +33,10 @@ SPECIAL_TOKENS = (
 
 MAX_POSITIONS = 16384
 
+RENDERER = {"name": "qwen3", "thinking_retention": "all"}
+"""`renderer.json` of a model with the template below, which keeps all of history: a conversation that only grows is one
+chain."""
+
 # A digit is always alone; a space joins the word or the signs behind it.
 _PIECES = r"\p{N}| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+"
 

@@ -1,7 +1,7 @@
 """The loop, whole and real: Prefect server, both harnesses, mitmproxy, the embedded engine, veRL.
 
-One run is killed in the middle of its rollouts and taken up again, so that one pass shows both that the loop closes
-and that nothing recorded is run twice.
+One run of two epochs is killed while it writes its first checkpoint, taken up, killed in the rollouts of its second
+epoch and taken up again, so that one pass shows both that the loop closes and that nothing done is done twice.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 CONFIG: dict[str, Any] = {
     "run": "e2e",
-    "epochs": 1,
+    "epochs": 2,
     "tasks_per_epoch": 4,
-    "group_size": 3,
+    "group_size": 4,
     "heldout_tasks": 2,
     "heldout_samples": 2,
     "concurrency": 2,
@@ -51,34 +52,47 @@ def prefect_server() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def killed_after(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """A run folder whose flow process was killed in its training rollouts, and how many were recorded by then."""
-    runs = tmp_path_factory.mktemp("runs")
+def kill_when(runs: Path, happened: Callable[[], bool]) -> None:
+    """Run the flow in a process of its own and kill that process as soon as `happened`; its children must die too."""
     code = "import asyncio, json, sys; from flows.train import openforge; "
     code += "asyncio.run(openforge(json.loads(sys.argv[1])))"
     config = json.dumps(CONFIG | {"runs_dir": str(runs)})
     # The test's server is a setting of this process alone: a child has to be told of it.
     environment = os.environ | get_current_settings().to_environment_variables(exclude_unset=True)
     process = subprocess.Popen([sys.executable, "-c", code, config], cwd=ROOT, env=environment, start_new_session=True)
-    folder = runs / "e2e" / "epoch-001" / "rollouts"
     deadline = time.monotonic() + 400
-    while len(list(folder.glob("*.parquet"))) < 3:
+    while not happened():
         assert process.poll() is None, "the flow ended before it could be killed"
         assert time.monotonic() < deadline
-        time.sleep(0.05)
+        time.sleep(0.02)
     children = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGKILL)
     process.wait()
     _, alive = psutil.wait_procs(children, timeout=20)
     assert not alive, f"left behind by a killed flow: {alive}"
-    return runs / "e2e", len(list(folder.glob("*.parquet")))
 
 
 @pytest.fixture(scope="module")
-def finished(killed_after: tuple[Path, int]) -> Path:
-    folder, _ = killed_after
-    (folder / "epoch-001" / "rollouts" / "torn.parquet").write_bytes(b"PAR1")
+def killed_in_training(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that was killed while its trainer wrote the first checkpoint."""
+    folder = tmp_path_factory.mktemp("runs") / "e2e"
+    kill_when(folder.parent, (folder / "checkpoints").exists)
+    assert not (folder / "epoch-001" / "train.json").exists()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def killed_in_rollouts(killed_in_training: Path) -> tuple[Path, int]:
+    """The run, killed again in the rollouts of its second epoch, and how many of those were recorded by then."""
+    rollouts = killed_in_training / "epoch-002" / "rollouts"
+    kill_when(killed_in_training.parent, lambda: len(list(rollouts.glob("*.parquet"))) >= 3)
+    return killed_in_training, len(list(rollouts.glob("*.parquet")))
+
+
+@pytest.fixture(scope="module")
+def finished(killed_in_rollouts: tuple[Path, int]) -> Path:
+    folder, _ = killed_in_rollouts
+    (folder / "epoch-002" / "rollouts" / "torn.parquet").write_bytes(b"PAR1")
     report = asyncio.run(openforge(run_config(folder.parent)))
     assert Path(report).exists()
     return folder
@@ -89,12 +103,21 @@ def stages(folder: Path, name: str) -> list[dict[str, Any]]:
     return [line for line in lines if line["stage"] == name]
 
 
-def test_a_killed_run_runs_only_what_it_owes(killed_after: tuple[Path, int], finished: Path) -> None:
-    _, done = killed_after
+def test_rollouts_killed_in_the_second_epoch_run_only_as_far_as_they_are_owed(
+    killed_in_rollouts: tuple[Path, int], finished: Path
+) -> None:
+    _, done = killed_in_rollouts
     assert 3 <= done < WANTED
     resumed = stages(finished, "rollout")[-1]
-    assert (resumed["resumed"], resumed["owed"]) == (done, WANTED - done)
+    assert (resumed["epoch"], resumed["resumed"], resumed["owed"]) == (2, done, WANTED - done)
     assert stages(finished, "evaluate_before")[-1]["owed"] == 0
+
+
+def test_a_training_killed_while_it_wrote_its_checkpoint_is_done_again_without_rollouts(finished: Path) -> None:
+    rollouts = [(line["resumed"], line["owed"]) for line in stages(finished, "rollout") if line["epoch"] == 1]
+    assert rollouts == [(0, WANTED), (WANTED, 0)]
+    assert [line["epoch"] for line in stages(finished, "train")] == [1, 2]
+    assert not list((finished / "checkpoints").glob(".tmp-*"))
 
 
 def test_every_trained_token_is_one_that_the_engine_sampled(finished: Path) -> None:
@@ -129,7 +152,7 @@ def test_the_summary_says_what_happened(finished: Path) -> None:
     summary = json.loads((finished / "summary.json").read_text())
     assert summary["run"] == "e2e"
     assert summary["heldout_before"]["n"] == summary["heldout_after"]["n"] == 4
-    assert summary["rollouts"] == WANTED + 8
+    assert summary["rollouts"] == 2 * WANTED + 8
     assert summary["resumed_rollouts"] > 0
     assert summary["infra_failures"] == 0
     assert {"serve", "rollout", "train"} <= set(summary["wall_s"])

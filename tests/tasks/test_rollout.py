@@ -1,6 +1,7 @@
 """Slots filled for real: real sandbox, real proxy, real Claude Code, the scripted teacher as the policy."""
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator
 from collections.abc import Sequence
 from contextlib import asynccontextmanager
@@ -29,11 +30,13 @@ from tasks.rollout import calls_path
 from tasks.rollout import fill
 from tasks.rollout import recorded
 from tasks.run import ROOT
+from tasks.run import model_folder
 from tasks.sandboxes import Outcome
 from tasks.sandboxes import choose
 from tasks.teacher import teacher_turn
 from tasks.teacher_server import app
 from tests.support.toy_model import make_toy_model
+from training.policy_server import running_policy_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -59,25 +62,30 @@ async def arena(folder: Path, teacher: Teacher) -> AsyncIterator[Arena]:
     runner = web.AppRunner(server)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    engine = f"http://127.0.0.1:{runner.addresses[0][1]}"
     try:
-        async with running_proxy(proxy_python(ROOT), engine, model, folder / "proxy.log") as proxy:
-            yield Arena(
-                proxy=proxy,
-                sandbox=choose("auto"),
-                harness_root=ROOT / harnesses.INSTALL,
-                folder=folder / "stage",
-                scratch=folder / "scratch",
-                limits=Limits(max_model_len=16_384),
-                memory_mb=2048,
-                cpus=1.0,
-                pids=256,
-                timeout_s=60.0,
-                tries=2,
-                slots=asyncio.Semaphore(2),
-            )
+        async with arena_of(f"http://127.0.0.1:{runner.addresses[0][1]}", model, folder) as place:
+            yield place
     finally:
         await runner.cleanup()
+
+
+@asynccontextmanager
+async def arena_of(engine: str, model: Path, folder: Path) -> AsyncIterator[Arena]:
+    async with running_proxy(proxy_python(ROOT), engine, model, folder / "proxy.log") as proxy:
+        yield Arena(
+            proxy=proxy,
+            sandbox=choose("auto"),
+            harness_root=ROOT / harnesses.INSTALL,
+            folder=folder / "stage",
+            scratch=folder / "scratch",
+            limits=Limits(max_model_len=8192),
+            memory_mb=2048,
+            cpus=1.0,
+            pids=256,
+            timeout_s=60.0,
+            tries=2,
+            slots=asyncio.Semaphore(2),
+        )
 
 
 @pytest.fixture
@@ -115,6 +123,31 @@ async def test_tries_that_all_fail_end_without_a_reward(tmp_path: Path, task: ta
         row = await fill(slot(task), place)
         assert recorded(place.folder, slot(task), place.tries) is None
     assert (row["try"], row["error_class"], row["reward"]) == (1, "InfrastructureError", None)
+
+
+async def test_a_policy_server_killed_in_mid_call_is_a_new_try_and_never_a_reward(
+    tmp_path: Path, task: taskset.Task
+) -> None:
+    model = model_folder("tiny")
+    async with (
+        running_policy_server("embedded", model, tmp_path / "policy.log", 8192) as policy,
+        arena_of(policy.url, model, tmp_path) as place,
+    ):
+        engine = policy.child.process
+        engine.send_signal(signal.SIGSTOP)  # so that the call is under way for as long as it takes to see it
+        filling = asyncio.create_task(fill(slot(task), place))
+        while not any("intent" in file.read_text() for file in (place.folder / "calls").glob(".*.ledger")):
+            assert not filling.done()
+            await asyncio.sleep(0.05)
+        engine.kill()
+        row = await filling
+        first = records.read(str(place.folder / "rollouts" / f"{slot(task).rollout.id}.parquet"), records.ROLLOUTS)[0]
+        assert recorded(place.folder, slot(task), place.tries) is None
+    assert [(r["try"], r["error_class"], r["reward"]) for r in (first, row)] == [
+        (0, "InfrastructureError", None),
+        (1, "InfrastructureError", None),  # nobody has started it again
+    ]
+    assert first["calls"] == 1
 
 
 class Silent:

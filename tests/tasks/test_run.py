@@ -41,3 +41,9 @@ def test_an_epoch_that_trained_nothing_leaves_the_weights_of_the_one_before(tmp_
 def test_a_missing_model_names_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no model"):
         model_folder(str(tmp_path))
+
+
+def test_a_missing_smollm2_names_its_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.run.ROOT", tmp_path)
+    with pytest.raises(ConfigError, match="run `make model-smollm2`"):
+        model_folder("smollm2")
