@@ -8,7 +8,7 @@ each call's record once the reply has gone out. Bodies are streamed through, nev
 from mitmproxy import http
 
 from proxy_addons.conversation import Problem
-from proxy_addons.dialects import routes
+from proxy_addons.dialects import find_route
 from proxy_addons.gateway import CALL_HEADER
 from proxy_addons.gateway import ROLLOUT_HEADER
 from proxy_addons.gateway import SECRET_HEADER
@@ -28,7 +28,6 @@ class Capture:
         self._ledger = ledger
         self._gateway = gateway
         self._secret = secret
-        self._routes = routes()
 
     def requestheaders(self, flow: http.HTTPFlow) -> None:
         """Let a live rollout's own request through to the gateway; answer all else here."""
@@ -80,8 +79,8 @@ class Capture:
         return None
 
     def _error(self, path: str, problem: Problem) -> http.Response:
-        dialect = self._routes[path][0] if path in self._routes else None
-        body = dialect.error_json(problem) if dialect else {"error": {"message": problem.message}}
+        route = find_route(path)
+        body = route.dialect.error_json(problem) if route else {"error": {"message": problem.message}}
         return http.Response.make(problem.status, to_json(body), {"content-type": "application/json"})
 
 

@@ -13,12 +13,14 @@ from collections.abc import Awaitable
 from collections.abc import Callable
 from dataclasses import asdict
 from dataclasses import dataclass
+from dataclasses import replace
 from datetime import UTC
 from datetime import datetime
 from typing import Any
 
 from aiohttp import web
 
+from proxy_addons.auxiliary import auxiliary
 from proxy_addons.chain import Node
 from proxy_addons.chain import Placement
 from proxy_addons.chain import tools_digest
@@ -29,7 +31,8 @@ from proxy_addons.conversation import Request
 from proxy_addons.conversation import Usage
 from proxy_addons.conversation import message_json
 from proxy_addons.dialects import Dialect
-from proxy_addons.dialects import routes
+from proxy_addons.dialects import Route
+from proxy_addons.dialects import find_route
 from proxy_addons.engine import Completion
 from proxy_addons.engine import Sampling
 from proxy_addons.errors import InfrastructureError
@@ -117,7 +120,6 @@ class Gateway:
         self._secret = secret
         self._grace_s = grace_s
         self._keepalive_s = keepalive_s
-        self._routes = routes()
 
     def app(self) -> web.Application:
         """The application; serve it on loopback only, with `handler_cancellation=True`."""
@@ -132,18 +134,17 @@ class Gateway:
         path = "/" + http.match_info["path"]
         if rollout is None:
             return web.json_response({"error": "unknown rollout"}, status=404)
-        if http.method == "GET" and path == "/v1/models":
-            return web.json_response({"object": "list", "data": [{"id": "policy-v1", "object": "model"}]})
-        if path not in self._routes or http.method != "POST":
-            return web.json_response({"error": {"message": f"{http.method} {path} is not served"}}, status=404)
-        dialect, purpose = self._routes[path]
+        route = find_route(path)
+        if route is None or http.method != "POST":
+            return auxiliary(http, path)
+        dialect = route.dialect
         task = asyncio.current_task()
         assert task is not None
         rollout.busy.add(task)
         try:
             body = await _body(http, rollout.key)
-            request = dialect.parse(_json_object(body), http.headers)
-            if purpose == "count":
+            request = _as_routed(dialect.parse(_json_object(body), http.headers), route)
+            if route.purpose == "count":
                 return web.json_response(dialect.count_json(len(rollout.trajectory.place(request).prompt_ids)))
             return await self._call(http, rollout, dialect, request, body)
         except Problem as problem:
@@ -264,6 +265,12 @@ async def _body(http: web.Request, key: str) -> bytes:
     except web.HTTPRequestEntityTooLarge as error:
         raise Problem("too_large", f"the body is larger than {MAX_BODY_BYTES >> 20} MiB") from error
     return body.replace(key.encode(), b"[rollout key]")
+
+
+def _as_routed(request: Request, route: Route) -> Request:
+    """The request with what its path says rather than its body."""
+    stream = route.purpose == "stream" or request.stream
+    return replace(request, stream=stream, model=route.model or request.model)
 
 
 def _json_object(body: bytes) -> dict[str, Any]:

@@ -3,10 +3,14 @@
 A dialect module offers the functions of `Dialect`; the gateway calls nothing else.
 """
 
+import re
 from collections.abc import Iterator
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import Any
+from typing import Literal
 from typing import Protocol
 from typing import cast
 
@@ -14,7 +18,9 @@ from proxy_addons.conversation import Problem
 from proxy_addons.conversation import Reply
 from proxy_addons.conversation import Request
 
-NAMES = ("anthropic_messages", "openai_responses", "openai_chat")
+NAMES = ("anthropic_messages", "openai_responses", "openai_chat", "gemini")
+
+Purpose = Literal["generate", "stream", "count"]
 
 
 class Stream(Protocol):
@@ -33,13 +39,13 @@ class Stream(Protocol):
 class Dialect(Protocol):
     """What a dialect module offers (module-level functions and constants).
 
-    `GENERATE` paths are answered by a generation, `COUNT` paths by a prompt length; both are below the rollout's
-    URL prefix and take POST. `parse` raises `Problem`.
+    `PATHS` are below the rollout's URL prefix and take POST: "generate" is answered as the body asks, "stream" always
+    by a stream, "count" by the length of the prompt. `{model}` in a path stands for the model's name. `parse` raises
+    `Problem`.
     """
 
     NAME: str
-    GENERATE: tuple[str, ...]
-    COUNT: tuple[str, ...]
+    PATHS: dict[str, Purpose]
 
     def parse(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> Request: ...
 
@@ -57,10 +63,27 @@ def load_dialects() -> dict[str, Dialect]:
     return {name: cast(Dialect, import_module(f"{__name__}.{name}")) for name in NAMES}
 
 
-def routes() -> dict[str, tuple[Dialect, str]]:
-    """Path below the rollout prefix → (dialect, "generate" or "count")."""
-    table: dict[str, tuple[Dialect, str]] = {}
-    for dialect in load_dialects().values():
-        table |= dict.fromkeys(dialect.GENERATE, (dialect, "generate"))
-        table |= dict.fromkeys(dialect.COUNT, (dialect, "count"))
-    return table
+@dataclass(frozen=True)
+class Route:
+    """What a path asks for, and the model that it names."""
+
+    dialect: Dialect
+    purpose: Purpose
+    model: str | None = None
+
+
+def find_route(path: str) -> Route | None:
+    """The route of a path below the rollout prefix; None if no dialect serves it."""
+    for pattern, dialect, purpose in _patterns():
+        if found := pattern.fullmatch(path):
+            return Route(dialect, purpose, found.groupdict().get("model"))
+    return None
+
+
+@cache
+def _patterns() -> list[tuple[re.Pattern[str], Dialect, Purpose]]:
+    return [
+        (re.compile(re.escape(path).replace(r"\{model\}", "(?P<model>[^/:]+)")), dialect, purpose)
+        for dialect in load_dialects().values()
+        for path, purpose in dialect.PATHS.items()
+    ]

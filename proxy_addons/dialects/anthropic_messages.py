@@ -16,6 +16,9 @@ from proxy_addons.conversation import Request
 from proxy_addons.conversation import Tool
 from proxy_addons.conversation import ToolCall
 from proxy_addons.conversation import Usage
+from proxy_addons.dialects import Purpose
+from proxy_addons.dialects.reading import arguments_object
+from proxy_addons.dialects.reading import arguments_text
 from proxy_addons.dialects.reading import as_list
 from proxy_addons.dialects.reading import as_name
 from proxy_addons.dialects.reading import as_object
@@ -23,25 +26,18 @@ from proxy_addons.dialects.reading import as_text
 from proxy_addons.dialects.reading import block_text
 from proxy_addons.dialects.reading import content_text
 from proxy_addons.dialects.reading import count
-from proxy_addons.dialects.reading import dump
 from proxy_addons.dialects.reading import header
 from proxy_addons.dialects.reading import number
-from proxy_addons.dialects.reading import object_in
 from proxy_addons.dialects.reading import refuse
 from proxy_addons.dialects.reading import strings
 from proxy_addons.dialects.sse import event
 from proxy_addons.dialects.sse import pieces
 
 NAME = "anthropic_messages"
-GENERATE: tuple[str, ...] = ("/v1/messages",)
-COUNT: tuple[str, ...] = ("/v1/messages/count_tokens",)
+PATHS: dict[str, Purpose] = {"/v1/messages": "generate", "/v1/messages/count_tokens": "count"}
 
 # A checksum that Claude Code puts first and that differs on every call (case O30).
 _BILLING = "x-anthropic-billing-header"
-
-_NOT_AN_OBJECT = "invalid_arguments"
-"""A tool's `input` is always an object on this wire. Sampled arguments that are none travel as the one value of this
-key: the harness's own validation then fails the call, and the turn comes back as it was sampled."""
 
 _ERROR_TYPES = {
     "bad_request": "invalid_request_error",
@@ -116,7 +112,7 @@ def _assistant(content: Any, where: str, notes: list[str]) -> Message:
             flags.append("redacted_thinking")
         elif kind == "tool_use":
             name = as_name(block.get("name"), f"{place}.name")
-            calls.append(ToolCall(as_name(block.get("id"), f"{place}.id"), name, _arguments(block.get("input"))))
+            calls.append(ToolCall(as_name(block.get("id"), f"{place}.id"), name, arguments_text(block.get("input"))))
         else:
             text, block_flags = block_text(block, place, notes)
             texts += [text] if text else []
@@ -173,21 +169,6 @@ def _tools(tools: Any, notes: list[str]) -> Iterator[Tool]:
         yield Tool(name, as_text(tool.get("description"), f"{where}.description"), schema)
 
 
-def _arguments(value: Any) -> str:
-    if isinstance(value, dict) and set(value) == {_NOT_AN_OBJECT} and isinstance(value[_NOT_AN_OBJECT], str):
-        return value[_NOT_AN_OBJECT]
-    return dump({} if value is None else value)
-
-
-def _wire_input(call: ToolCall) -> tuple[dict[str, Any], str]:
-    """A call's `input` as a value and as the text that the deltas spell."""
-    value = object_in(call.arguments)
-    if value is not None:
-        return value, call.arguments
-    value = {_NOT_AN_OBJECT: call.arguments}
-    return value, dump(value)
-
-
 def _signature(reply_id: str) -> str:
     """Harnesses keep a thinking block only with a signature and send it back unread (case O20)."""
     return f"openforge-{reply_id}"
@@ -222,7 +203,9 @@ def _blocks(reply: Reply) -> list[dict[str, Any]]:
     if reply.content or not (reply.reasoning or reply.tool_calls):
         blocks.append({"type": "text", "text": reply.content})
     for call in reply.tool_calls:
-        blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": _wire_input(call)[0]})
+        blocks.append(
+            {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments_object(call.arguments)[0]}
+        )
     return blocks
 
 
@@ -290,7 +273,7 @@ class MessageStream:
                 deltas = [{"type": "text_delta", "text": piece} for piece in pieces(block["text"])]
             else:
                 empty = {**block, "input": {}}
-                text = _wire_input(next(calls))[1]
+                text = arguments_object(next(calls).arguments)[1]
                 deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in pieces(text)]
             yield _event({"type": "content_block_start", "index": index, "content_block": empty})
             for delta in deltas:

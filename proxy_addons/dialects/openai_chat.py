@@ -11,6 +11,7 @@ from proxy_addons.conversation import Request
 from proxy_addons.conversation import Tool
 from proxy_addons.conversation import ToolCall
 from proxy_addons.conversation import Usage
+from proxy_addons.dialects import Purpose
 from proxy_addons.dialects.reading import as_list
 from proxy_addons.dialects.reading import as_name
 from proxy_addons.dialects.reading import as_object
@@ -24,8 +25,7 @@ from proxy_addons.dialects.sse import event
 from proxy_addons.dialects.sse import pieces
 
 NAME = "openai_chat"
-GENERATE: tuple[str, ...] = ("/v1/chat/completions",)
-COUNT: tuple[str, ...] = ()
+PATHS: dict[str, Purpose] = {"/v1/chat/completions": "generate"}
 
 DONE = b"data: [DONE]\n\n"
 

@@ -18,6 +18,7 @@ from proxy_addons.conversation import Request
 from proxy_addons.conversation import Tool
 from proxy_addons.conversation import ToolCall
 from proxy_addons.conversation import Usage
+from proxy_addons.dialects import Purpose
 from proxy_addons.dialects.reading import as_list
 from proxy_addons.dialects.reading import as_name
 from proxy_addons.dialects.reading import as_object
@@ -34,8 +35,7 @@ from proxy_addons.dialects.sse import event
 from proxy_addons.dialects.sse import pieces
 
 NAME = "openai_responses"
-GENERATE: tuple[str, ...] = ("/v1/responses",)
-COUNT: tuple[str, ...] = ()
+PATHS: dict[str, Purpose] = {"/v1/responses": "generate"}
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 

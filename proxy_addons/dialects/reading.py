@@ -23,6 +23,11 @@ _MEDIA = {
 }
 
 
+INVALID_ARGUMENTS = "invalid_arguments"
+"""Where a call's arguments are an object on the wire, sampled ones that are none travel as the one value of this key:
+the harness's own validation then fails the call, and the turn comes back as it was sampled."""
+
+
 def refuse(message: str, param: str) -> Problem:
     """A `bad_request` that names the field `param`."""
     return Problem("bad_request", f"{param}: {message}", param=param)
@@ -104,6 +109,22 @@ def object_in(text: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def arguments_text(value: Any) -> str:
+    """A call's arguments, an object on the wire, as the text that was sampled or sent."""
+    if isinstance(value, dict) and set(value) == {INVALID_ARGUMENTS} and isinstance(value[INVALID_ARGUMENTS], str):
+        return value[INVALID_ARGUMENTS]
+    return dump({} if value is None else value)
+
+
+def arguments_object(text: str) -> tuple[dict[str, Any], str]:
+    """Sampled arguments as an object for the wire, and the text that spells it."""
+    value = object_in(text)
+    if value is not None:
+        return value, text
+    value = {INVALID_ARGUMENTS: text}
+    return value, dump(value)
 
 
 def placeholder(kind: str) -> str:

@@ -290,3 +290,46 @@ async def test_o76_text_from_a_tool_never_becomes_a_control_token(
     assert ids.count(start) == 5
     assert "control_token_in_content" not in rows[0]["findings"]
     assert forged in tokenizer.decode(ids)
+
+
+async def test_gemini_streams_by_its_path_and_counts_what_the_engine_gets(
+    toy_model: Path, tokenizer: Any, tmp_path: Path
+) -> None:
+    body = {"contents": [{"role": "user", "parts": [{"text": "do it"}]}]}
+    async with (
+        serving(ScriptedEngine(says(tokenizer, "Done."))) as engine,
+        recording(toy_model, engine.url, tmp_path) as proxy,
+    ):
+        rollout = await proxy.register()
+        async with proxy.client(rollout) as client:
+            counted = await client.post("/v1beta/models/policy-v1:countTokens", json=body)
+            client.headers["x-goog-api-key"] = client.headers.pop("authorization").removeprefix("Bearer ")
+            answer = await client.post("/v1beta/models/policy-v1:streamGenerateContent?alt=sse", json=body)
+        _, rows = await proxy.end(rollout)
+    assert answer.headers["content-type"] == "text/event-stream"
+    data = json.loads(answer.text.removeprefix("data: "))
+    assert data["candidates"][0]["content"]["parts"] == [{"text": "Done."}]
+    assert counted.json() == {"totalTokens": len(engine.asked[0]["token_ids"])}
+    assert [(row["dialect"], row["model"], row["status"]) for row in rows] == [("gemini", "policy-v1", "ok")]
+
+
+async def test_what_is_no_model_call_is_answered_and_leaves_no_call(
+    toy_model: Path, tokenizer: Any, tmp_path: Path
+) -> None:
+    upgrade = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13", "sec-websocket-key": "x"}
+    async with (
+        serving(ScriptedEngine(says(tokenizer, "Done."))) as engine,
+        recording(toy_model, engine.url, tmp_path) as proxy,
+    ):
+        rollout = await proxy.register()
+        async with proxy.client(rollout) as client:
+            assert (await client.get("/v1/models")).json()["data"][0]["id"] == "policy-v1"
+            assert (await client.head("/api/hello")).status_code == 200
+            assert (await client.get("/v1/responses", headers=upgrade)).status_code == 426
+            missing = await client.post("/v1/embeddings", json={})
+            assert (missing.status_code, missing.json()["error"]["message"]) == (
+                404,
+                "POST /v1/embeddings is not served",
+            )
+        summary, rows = await proxy.end(rollout)
+    assert (summary["calls"], rows, engine.asked) == (0, [], [])

@@ -16,7 +16,7 @@ from proxy_addons.conversation import Reply
 from proxy_addons.conversation import Request
 from proxy_addons.conversation import ToolCall
 from proxy_addons.conversation import Usage
-from proxy_addons.dialects import routes
+from proxy_addons.dialects import find_route
 
 _SHELLS = {"Bash": "command", "exec_command": "cmd"}
 
@@ -41,7 +41,9 @@ class Stub:
         self.requests.append(body)
         self.paths.append(http.path)
         await asyncio.sleep(self.delay_s)
-        dialect, _ = routes()["/" + http.path.split("/", 3)[3]]
+        route = find_route("/" + http.path.split("/", 3)[3])
+        assert route is not None
+        dialect = route.dialect
         if self.problem:
             return web.json_response(dialect.error_json(self.problem), status=self.problem.status)
         request = dialect.parse(body, http.headers)

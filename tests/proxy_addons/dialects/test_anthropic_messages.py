@@ -4,8 +4,9 @@ import pytest
 
 from proxy_addons.conversation import Message
 from proxy_addons.conversation import Problem
+from proxy_addons.dialects import Route
 from proxy_addons.dialects import anthropic_messages
-from proxy_addons.dialects import routes
+from proxy_addons.dialects import find_route
 
 BILLING = "x-anthropic-billing-header: cc_version=1; cch=1a2b3;"
 USER = {"role": "user", "content": "hi"}
@@ -20,8 +21,8 @@ def _messages(content: Any, role: str = "user") -> tuple[Message, ...]:
 
 
 def test_routes() -> None:
-    assert routes()["/v1/messages"] == (anthropic_messages, "generate")
-    assert routes()["/v1/messages/count_tokens"] == (anthropic_messages, "count")
+    assert find_route("/v1/messages") == Route(anthropic_messages, "generate")
+    assert find_route("/v1/messages/count_tokens") == Route(anthropic_messages, "count")
     assert anthropic_messages.count_json(7) == {"input_tokens": 7}
 
 

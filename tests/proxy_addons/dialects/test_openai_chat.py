@@ -7,8 +7,9 @@ import pytest
 from proxy_addons.conversation import Message
 from proxy_addons.conversation import Problem
 from proxy_addons.conversation import ToolCall
+from proxy_addons.dialects import Route
+from proxy_addons.dialects import find_route
 from proxy_addons.dialects import openai_chat
-from proxy_addons.dialects import routes
 from tests.proxy_addons.dialects.wire import make_reply
 from tests.proxy_addons.dialects.wire import stream_bytes
 
@@ -17,7 +18,7 @@ FUNCTION = {"name": "shell", "description": "run", "parameters": {"type": "objec
 
 
 def test_routes() -> None:
-    assert routes()["/v1/chat/completions"] == (openai_chat, "generate")
+    assert find_route("/v1/chat/completions") == Route(openai_chat, "generate")
     assert openai_chat.count_json(7) == {"input_tokens": 7}
 
 

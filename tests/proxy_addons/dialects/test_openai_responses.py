@@ -6,8 +6,9 @@ import pytest
 from proxy_addons.conversation import Message
 from proxy_addons.conversation import Problem
 from proxy_addons.conversation import ToolCall
+from proxy_addons.dialects import Route
+from proxy_addons.dialects import find_route
 from proxy_addons.dialects import openai_responses
-from proxy_addons.dialects import routes
 from tests.proxy_addons.dialects.wire import PATCH
 from tests.proxy_addons.dialects.wire import SHELL
 from tests.proxy_addons.dialects.wire import SPAWN
@@ -23,7 +24,7 @@ NAMESPACE = {
 
 
 def test_routes() -> None:
-    assert routes()["/v1/responses"] == (openai_responses, "generate")
+    assert find_route("/v1/responses") == Route(openai_responses, "generate")
     assert openai_responses.count_json(7)["input_tokens"] == 7
 
 

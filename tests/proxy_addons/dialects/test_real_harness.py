@@ -23,7 +23,7 @@ from proxy_addons.conversation import ToolCall
 from proxy_addons.conversation import Usage
 from proxy_addons.conversation import canonical
 from proxy_addons.dialects import Dialect
-from proxy_addons.dialects import routes
+from proxy_addons.dialects import find_route
 
 _DEFAULT = Path(__file__).parents[3] / ".openforge" / "harnesses"
 _ROOT = Path(os.environ.get("OPENFORGE_HARNESSES", _DEFAULT)) / "node_modules"
@@ -79,7 +79,9 @@ class _Policy:
 
     async def answer(self, http: web.Request) -> web.StreamResponse:
         dialect: Dialect
-        dialect, _ = routes()[http.path]
+        route = find_route(http.path)
+        assert route is not None
+        dialect = route.dialect
         request = dialect.parse(await http.json(), http.headers)
         assert request.stream
         said: Said

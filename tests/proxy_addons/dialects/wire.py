@@ -76,7 +76,12 @@ def _decode(chunks: Iterable[bytes]) -> Iterator[Event]:
 
 def assemble(name: str, events: list[Event]) -> dict[str, Any]:
     """The reply that the events of dialect `name` spell, in the shape of its non-streaming reply."""
-    return {"anthropic_messages": _message, "openai_responses": _response, "openai_chat": _completion}[name](events)
+    return {
+        "anthropic_messages": _message,
+        "openai_responses": _response,
+        "openai_chat": _completion,
+        "gemini": _content,
+    }[name](events)
 
 
 def _message(events: list[Event]) -> dict[str, Any]:
@@ -177,11 +182,30 @@ def _completion(events: list[Event]) -> dict[str, Any]:
     return {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
 
 
+def _content(events: list[Event]) -> dict[str, Any]:
+    parts: list[dict[str, Any]] = []
+    answer: dict[str, Any] = {}
+    for name, data in events:
+        assert name is None
+        for candidate in data["candidates"]:
+            assert "finishReason" not in answer.get("candidates", [{}])[0], "a chunk after the last one"
+            for part in candidate["content"]["parts"]:
+                if "text" in part and parts and {**parts[-1], "text": ""} == {**part, "text": ""}:
+                    parts[-1]["text"] += part["text"]
+                else:
+                    parts.append(part)
+            candidate["content"]["parts"] = parts
+            answer |= data
+    return answer
+
+
 def send_back(name: str, answer: dict[str, Any]) -> dict[str, Any]:
     """The next request's body of a harness that keeps its history as it got it."""
     if name == "anthropic_messages":
         turn = {"role": "assistant", "content": json.loads(json.dumps(answer["content"]))}
         return {"messages": [{"role": "user", "content": "go"}, turn]}
+    if name == "gemini":
+        return {"contents": [{"role": "user", "parts": [{"text": "go"}]}, answer["candidates"][0]["content"]]}
     if name == "openai_responses":
         return {"input": [{"role": "user", "content": "go"}, *answer["output"]]}
     return {"messages": [{"role": "user", "content": "go"}, answer["choices"][0]["message"]]}

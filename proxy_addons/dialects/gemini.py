@@ -1,0 +1,282 @@
+"""Gemini `generateContent`: what Gemini CLI speaks.
+
+The model's name and whether to stream are in the path, not in the body. Clients write field names in camel case or in
+snake case; both are read. A tool's answer may name its call by id or only by the function's name.
+"""
+
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
+
+from proxy_addons.conversation import TOOL_ERROR_MARK
+from proxy_addons.conversation import Message
+from proxy_addons.conversation import Problem
+from proxy_addons.conversation import Reply
+from proxy_addons.conversation import Request
+from proxy_addons.conversation import Tool
+from proxy_addons.conversation import ToolCall
+from proxy_addons.conversation import Usage
+from proxy_addons.dialects import Purpose
+from proxy_addons.dialects.reading import arguments_object
+from proxy_addons.dialects.reading import arguments_text
+from proxy_addons.dialects.reading import as_list
+from proxy_addons.dialects.reading import as_name
+from proxy_addons.dialects.reading import as_object
+from proxy_addons.dialects.reading import as_text
+from proxy_addons.dialects.reading import count
+from proxy_addons.dialects.reading import dump
+from proxy_addons.dialects.reading import number
+from proxy_addons.dialects.reading import placeholder
+from proxy_addons.dialects.reading import refuse
+from proxy_addons.dialects.reading import strings
+from proxy_addons.dialects.sse import event
+from proxy_addons.dialects.sse import pieces
+
+NAME = "gemini"
+_METHODS: dict[str, Purpose] = {
+    "generateContent": "generate",
+    "streamGenerateContent": "stream",
+    "countTokens": "count",
+}
+PATHS: dict[str, Purpose] = {
+    f"/{version}/models/{{model}}:{method}": purpose
+    for version in ("v1beta", "v1")
+    for method, purpose in _METHODS.items()
+}
+
+_ERRORS = {
+    "bad_request": "INVALID_ARGUMENT",
+    "context_length": "INVALID_ARGUMENT",
+    "unauthorized": "UNAUTHENTICATED",
+    "not_found": "NOT_FOUND",
+    "too_large": "INVALID_ARGUMENT",
+    "budget": "RESOURCE_EXHAUSTED",
+    "overloaded": "UNAVAILABLE",
+    "internal": "INTERNAL",
+}
+
+_CODES = {"overloaded": 503}
+"""Where Google's HTTP status is another than ours."""
+
+
+def parse(body: Mapping[str, Any], headers: Mapping[str, str]) -> Request:
+    """A generateContent (or countTokens) body as a `Request`. Raises `Problem` `bad_request` naming the field."""
+    inner = _get(body, "generateContentRequest")
+    if inner is not None:
+        body = as_object(inner, "generateContentRequest")
+    notes: list[str] = []
+    messages = _system(_get(body, "systemInstruction"), notes)
+    open_calls: list[ToolCall] = []
+    for i, entry in enumerate(as_list(body.get("contents"), "contents")):
+        messages += _turn(as_object(entry, f"contents[{i}]"), f"contents[{i}]", open_calls, notes)
+    if all(message.role == "system" for message in messages):
+        raise refuse("must not be empty", "contents")
+    config = as_object(_get(body, "generationConfig") or {}, "generationConfig")
+    if _get(config, "candidateCount") not in (None, 1):
+        raise refuse("one candidate a call is all that is recorded; send 1 or leave it out", "candidateCount")
+    camel = {name: _get(config, name) for name in ("maxOutputTokens", "temperature", "topP")}
+    return Request(
+        messages=tuple(messages),
+        tools=tuple(_tools(body.get("tools"), notes)),
+        model=as_text(body.get("model"), "model"),
+        max_tokens=count(camel, "maxOutputTokens"),
+        temperature=number(camel, "temperature"),
+        top_p=number(camel, "topP"),
+        stop=strings(_get(config, "stopSequences"), "stopSequences"),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _get(value: Mapping[str, Any], name: str) -> Any:
+    """A field by its camel-case name, in either spelling."""
+    snake = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
+    return value.get(name, value.get(snake))
+
+
+def _parts(content: Any, where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for i, entry in enumerate(as_list(as_object(content, where).get("parts"), f"{where}.parts")):
+        yield f"{where}.parts[{i}]", as_object(entry, f"{where}.parts[{i}]")
+
+
+def _system(content: Any, notes: list[str]) -> list[Message]:
+    if content is None or content == "":
+        return []
+    texts = [content] if isinstance(content, str) else []
+    flags: list[str] = []
+    if not texts:
+        for where, part in _parts(content, "systemInstruction"):
+            text, part_flags = _text(part, where, notes)
+            texts += [text] if text else []
+            flags += part_flags
+    return [Message("system", "\n".join(texts), flags=tuple(flags))] if texts else []
+
+
+def _turn(entry: Mapping[str, Any], where: str, open_calls: list[ToolCall], notes: list[str]) -> list[Message]:
+    role = entry.get("role") or "user"
+    if role == "model":
+        message = _model(entry, where, notes)
+        open_calls[:] = message.tool_calls
+        return [message]
+    if role in ("user", "function", "tool"):
+        return _user(entry, where, open_calls, notes)
+    raise refuse(f"{str(role)[:40]!r} is not one of user, model", f"{where}.role")
+
+
+def _model(entry: Mapping[str, Any], where: str, notes: list[str]) -> Message:
+    texts: list[str] = []
+    reasoning: list[str] = []
+    calls: list[ToolCall] = []
+    flags: list[str] = []
+    for place, part in _parts(entry, where):
+        call = _get(part, "functionCall")
+        if call is not None:
+            call = as_object(call, f"{place}.functionCall")
+            name = as_name(call.get("name"), f"{place}.functionCall.name")
+            given = as_text(call.get("id"), f"{place}.functionCall.id")
+            calls.append(ToolCall(given or f"{name}_{len(calls)}", name, arguments_text(call.get("args"))))
+        elif part.get("thought") is True:
+            reasoning.append(as_text(part.get("text"), f"{place}.text"))
+        else:
+            text, part_flags = _text(part, place, notes)
+            texts += [text] if text else []
+            flags += part_flags
+    # The pieces of one text come back as one part or as many.
+    return Message("assistant", "".join(texts), "".join(reasoning), tuple(calls), flags=tuple(flags))
+
+
+def _user(entry: Mapping[str, Any], where: str, open_calls: list[ToolCall], notes: list[str]) -> list[Message]:
+    """Tool answers as tool turns, and the runs of other parts around them as user turns, in the order given."""
+    messages: list[Message] = []
+    for place, part in _parts(entry, where):
+        answer = _get(part, "functionResponse")
+        if answer is not None:
+            messages.append(_tool_answer(as_object(answer, f"{place}.functionResponse"), place, open_calls))
+            continue
+        text, flags = _text(part, place, notes)
+        if messages and messages[-1].role == "user":
+            before = messages.pop()
+            text, flags = "\n".join(filter(None, (before.content, text))), (*before.flags, *flags)
+        messages.append(Message("user", text, flags=flags))
+    return messages or [Message("user")]
+
+
+def _tool_answer(answer: Mapping[str, Any], where: str, open_calls: list[ToolCall]) -> Message:
+    name = as_text(answer.get("name"), f"{where}.functionResponse.name")
+    given = as_text(answer.get("id"), f"{where}.functionResponse.id")
+    call = next((c for c in open_calls if c.id == given or (not given and c.name == name)), None)
+    if call is not None:
+        open_calls.remove(call)
+    response = as_object(answer.get("response") or {}, f"{where}.functionResponse.response")
+    error = response.get("error")
+    value = error if error is not None else response.get("output", response)
+    text = value if isinstance(value, str) else dump(value)
+    flags = () if error is None else ("tool_error",)
+    identity = call.id if call else given or name or None
+    return Message("tool", TOOL_ERROR_MARK + text if flags else text, tool_call_id=identity, flags=flags)
+
+
+def _text(part: Mapping[str, Any], where: str, notes: list[str]) -> tuple[str, tuple[str, ...]]:
+    if "text" in part:
+        return as_text(part["text"], f"{where}.text"), ()
+    data = _get(part, "inlineData") or _get(part, "fileData")
+    if data is not None:
+        kind = as_text(_get(as_object(data, where), "mimeType"), f"{where}.mimeType").partition("/")[0]
+        kind = kind if kind in ("image", "audio", "video") else "document"
+        return placeholder(kind), (f"{kind}_omitted",)
+    if set(part) <= {"thoughtSignature", "thought_signature", "thought"}:
+        return "", ()
+    kind = next(iter(part))[:40]
+    notes.append(f"unknown_block:{kind}")
+    return placeholder(f"part with {kind}"), ("unknown_block",)
+
+
+def _tools(tools: Any, notes: list[str]) -> Iterator[Tool]:
+    for i, entry in enumerate(as_list(tools, "tools")):
+        tool = as_object(entry, f"tools[{i}]")
+        declarations = _get(tool, "functionDeclarations")
+        notes += [f"hosted_tool_dropped:{str(kind)[:40]}" for kind in tool if not kind.startswith("function")]
+        for j, item in enumerate(as_list(declarations, f"tools[{i}].functionDeclarations")):
+            where = f"tools[{i}].functionDeclarations[{j}]"
+            declared = as_object(item, where)
+            schema = _get(declared, "parametersJsonSchema") or declared.get("parameters") or {"type": "object"}
+            description = as_text(declared.get("description"), f"{where}.description")
+            parameters = dict(as_object(schema, f"{where}.parameters"))
+            yield Tool(as_name(declared.get("name"), f"{where}.name"), description, parameters)
+
+
+def _usage(usage: Usage) -> dict[str, int]:
+    known = {} if usage.cached_tokens is None else {"cachedContentTokenCount": usage.cached_tokens}
+    return {
+        "promptTokenCount": usage.prompt_tokens,
+        "candidatesTokenCount": usage.completion_tokens,
+        "totalTokenCount": usage.prompt_tokens + usage.completion_tokens,
+        **known,
+    }
+
+
+def _call_part(call: ToolCall) -> dict[str, Any]:
+    return {"functionCall": {"id": call.id, "name": call.name, "args": arguments_object(call.arguments)[0]}}
+
+
+def _candidate(parts: list[dict[str, Any]], finish: str | None = None) -> dict[str, Any]:
+    ended = {} if finish is None else {"finishReason": finish}
+    return {"content": {"role": "model", "parts": parts}, "index": 0, **ended}
+
+
+def _finish(reply: Reply) -> str:
+    return "MAX_TOKENS" if reply.finish == "length" else "STOP"
+
+
+def _head(reply: Reply) -> dict[str, Any]:
+    return {"modelVersion": reply.model, "responseId": reply.id}
+
+
+def reply_json(request: Request, reply: Reply) -> dict[str, Any]:
+    """The reply as a `GenerateContentResponse`."""
+    parts: list[dict[str, Any]] = []
+    if reply.reasoning:
+        parts.append({"text": reply.reasoning, "thought": True})
+    if reply.content or not (reply.reasoning or reply.tool_calls):
+        parts.append({"text": reply.content})
+    parts += [_call_part(call) for call in reply.tool_calls]
+    candidate = _candidate(parts, _finish(reply))
+    return {"candidates": [candidate], "usageMetadata": _usage(reply.usage), **_head(reply)}
+
+
+def count_json(tokens: int) -> dict[str, Any]:
+    """The answer to countTokens."""
+    return {"totalTokens": tokens}
+
+
+def error_json(problem: Problem) -> dict[str, Any]:
+    """A refusal; the same object is the data of an error event."""
+    code = _CODES.get(problem.kind, problem.status)
+    return {"error": {"code": code, "message": problem.message, "status": _ERRORS[problem.kind]}}
+
+
+def open_stream(request: Request, reply_id: str, created: int) -> "ContentStream":
+    """A stream for one reply."""
+    return ContentStream()
+
+
+class ContentStream:
+    """The chunks of one reply, each a response of its own; the last one has the finish reason and the usage."""
+
+    def start(self) -> bytes:
+        return b""
+
+    def keepalive(self) -> bytes:
+        return event({"candidates": []})
+
+    def error(self, problem: Problem) -> bytes:
+        return event(error_json(problem))
+
+    def reply(self, reply: Reply) -> Iterator[bytes]:
+        parts: list[dict[str, Any]] = [{"text": piece, "thought": True} for piece in pieces(reply.reasoning)]
+        parts += [{"text": piece} for piece in pieces(reply.content)]
+        parts += [_call_part(call) for call in reply.tool_calls]
+        *most, last = parts or [{"text": ""}]
+        for part in most:
+            yield event({"candidates": [_candidate([part])], **_head(reply)})
+        end = _candidate([last], _finish(reply))
+        yield event({"candidates": [end], "usageMetadata": _usage(reply.usage), **_head(reply)})
