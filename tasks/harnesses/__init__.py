@@ -1,7 +1,9 @@
 """Harnesses: one module each, found here by name. Adding one is adding a file and its name below.
 
 A module offers the constants and functions of `Harness`; the rollout calls nothing else. The binaries are the
-published ones, unmodified, in the versions of deploy/harnesses/package.json (`make harnesses`).
+published ones, unmodified, in the versions of deploy/harnesses/ (`make harnesses`, `make harnesses-all`). Claude Code
+and Codex are set to their smallest request, for small policies; the others ask with their own prompts, of 7,000 to
+17,000 tokens.
 """
 
 import json
@@ -23,11 +25,14 @@ from proxy_addons.errors import PolicyFailure
 from tasks.sandboxes import Outcome
 from tasks.sandboxes.capture import last_lines
 
-NAMES = ("claude_code", "codex")
+NAMES = ("claude_code", "codex", "gemini_cli", "openclaw", "opencode", "qwen_code")
 SYSTEM_PROMPT = "Solve the task with the shell tool."
 """What both harnesses tell the policy in their small configuration."""
 INSTALL = Path(".openforge/harnesses")
 """Where `make harnesses` puts them, below the repository."""
+
+NODE = "/opt/node"
+"""Where Node lies inside the sandbox."""
 
 Exit = Literal["completed", "budget", "timeout", "failed", "no_call", "lost"]
 """`completed`: the harness ended as it should. `budget`, `timeout`: the agent used up its turns, tokens or time.
@@ -126,9 +131,15 @@ def _kind(harness: Harness, outcome: Outcome) -> tuple[Exit, str]:
 def installed(root: Path, package: str, *parts: str) -> Path:
     """A file of an npm package below `root`. Raises ConfigError if it is not there."""
     path = root / "node_modules" / package
+    target = "harnesses" if package.startswith(("@anthropic-ai/", "@openai/")) else "harnesses-all"
     if not path.joinpath(*parts).exists():
-        raise ConfigError(f"harness: {package} is not installed in {root}; run `make harnesses`")
+        raise ConfigError(f"harness: {package} is not installed in {root}; run `make {target}`")
     return path.joinpath(*parts)
+
+
+def node_folder(root: Path) -> Path:
+    """The Node that some harnesses run on, from npm too; `NODE` inside the sandbox."""
+    return installed(root, f"node-linux-{cpu()}")
 
 
 def cpu() -> str:

@@ -18,7 +18,14 @@ from proxy_addons.conversation import ToolCall
 from proxy_addons.conversation import Usage
 from proxy_addons.dialects import find_route
 
-_SHELLS = {"Bash": "command", "exec_command": "cmd"}
+# The shell tool of each harness, and how it calls the command line.
+_SHELLS = {
+    "Bash": "command",
+    "exec_command": "cmd",
+    "run_shell_command": "command",
+    "bash": "command",
+    "exec": "command",
+}
 
 
 @dataclass
@@ -47,6 +54,8 @@ class Stub:
         if self.problem:
             return web.json_response(dialect.error_json(self.problem), status=self.problem.status)
         request = dialect.parse(body, http.headers)
+        if route.purpose != "stream" and not request.stream:
+            return web.json_response(dialect.reply_json(request, self._reply(request)))
         stream = dialect.open_stream(request, f"r{len(self.requests)}", 0)
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(http)

@@ -56,7 +56,9 @@ class Teacher:
 
 
 @asynccontextmanager
-async def arena(folder: Path, teacher: Teacher) -> AsyncIterator[Arena]:
+async def arena(
+    folder: Path, teacher: Teacher, max_model_len: int = 16_384, timeout_s: float = 60.0
+) -> AsyncIterator[Arena]:
     model = make_toy_model(folder / "model")
     server = app(AutoTokenizer.from_pretrained(str(model)), teacher.turn)
     runner = web.AppRunner(server)
@@ -64,7 +66,8 @@ async def arena(folder: Path, teacher: Teacher) -> AsyncIterator[Arena]:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
         async with arena_of(f"http://127.0.0.1:{runner.addresses[0][1]}", model, folder) as place:
-            yield place
+            limits = replace(place.limits, max_model_len=max_model_len)
+            yield replace(place, limits=limits, timeout_s=timeout_s)
     finally:
         await runner.cleanup()
 

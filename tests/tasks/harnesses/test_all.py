@@ -1,0 +1,50 @@
+"""Every harness but the two of `make test`, for real: sandbox, recording proxy, scripted teacher, verifier, rows.
+
+`make test-harnesses` installs them and runs this; where they are not installed it is skipped.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from proxy_addons import records
+from tasks import builtin
+from tasks import harnesses
+from tasks import taskset
+from tasks.rollout import fill
+from tests.tasks.harnesses.real import installed
+from tests.tasks.test_rollout import Teacher
+from tests.tasks.test_rollout import arena
+from tests.tasks.test_rollout import slot
+from training.rows import build_rows
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+DIALECT = {
+    "gemini_cli": "gemini",
+    "openclaw": "openai_responses",
+    "opencode": "openai_chat",
+    "qwen_code": "openai_chat",
+}
+
+
+def test_none_is_forgotten() -> None:
+    assert {"claude_code", "codex", *DIALECT} == set(harnesses.NAMES)
+
+
+@pytest.mark.parametrize("name", DIALECT)
+async def test_solves_a_task_and_is_recorded_as_one_chain_of_sampled_tokens(name: str, tmp_path: Path) -> None:
+    harness = installed(name)
+    builtin.generate(tmp_path / "tasks", 3, 6, 0)
+    task = next(t for t in taskset.load(tmp_path / "tasks") if t.kind == "read")
+    async with arena(tmp_path, Teacher(), max_model_len=200_000, timeout_s=200.0) as place:
+        row = await fill(slot(task, harness), place)
+    calls = records.read(row["calls_path"], records.CALLS)
+    said = [(call["status"], call["findings"]) for call in calls]
+    assert (row["exit"], row["reward"], row["complete"]) == ("completed", 1.0, True), (row, said)
+    assert {call["dialect"] for call in calls} == {DIALECT[name]}
+    assert (row["calls"], row["chains"]) == (3, 1), said
+    rows, report = build_rows(calls, max_row_tokens=200_000, need_logprobs=True)
+    assert report.refused == {}
+    assert sum(r.trained_tokens for r in rows) == sum(len(call["sampled_ids"]) for call in calls)
+    assert report.prefix_breaks == 0, said
