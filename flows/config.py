@@ -44,6 +44,11 @@ class TrainingConfig(_Part):
     max_row_tokens: int = Field(
         default=16_384, ge=16, description="a longer training row is refused and counted, never cut"
     )
+    micro_batch_tokens: int = Field(
+        default=2048,
+        ge=2,
+        description="tokens per forward pass; a longer row passes alone; changes speed and memory only",
+    )
     keep_checkpoints: int = Field(default=2, ge=1, description="newest checkpoints kept; older ones are deleted")
     device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto", description="where to train; auto takes a GPU if there is one"
