@@ -66,8 +66,8 @@ FIT = SftSettings(learning_rate=2e-3, weight_decay=0.05, opening_steps=160, step
 SMOLLM2 = {
     "out": str(model_path("smollm2")),
     "work": str(WORK / "smollm2"),
-    "rollouts": 240,
-    "training": SftSettings(learning_rate=2e-4, steps=24, batch_rows=8),
+    "rollouts": 96,
+    "training": SftSettings(learning_rate=6e-4, opening_steps=16, steps=6, batch_rows=8, dtype="bfloat16"),
 }
 
 

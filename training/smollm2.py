@@ -20,11 +20,12 @@ from transformers import AutoTokenizer
 from transformers import PreTrainedTokenizerFast
 
 from proxy_addons.errors import ConfigError
-from training.tiny_model import CHAT_TEMPLATE
 from training.tiny_model import RENDERER
 from training.tiny_model import SPECIAL_TOKENS
+from training.tiny_model import with_template
 
 CONVERTED = Path(__file__).resolve().parents[1] / ".openforge" / "models" / "smollm2-converted"
+MAX_POSITIONS = 8192
 
 
 def convert(package: Path, out: Path) -> None:
@@ -51,15 +52,7 @@ def make_tokenizer(read: Any) -> PreTrainedTokenizerFast:
         ]
     )
     core.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in SPECIAL_TOKENS])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=core,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        additional_special_tokens=list(SPECIAL_TOKENS),
-        chat_template=CHAT_TEMPLATE,
-        model_max_length=8192,
-        clean_up_tokenization_spaces=False,
-    )
+    return with_template(core, MAX_POSITIONS)
 
 
 @torch.no_grad()

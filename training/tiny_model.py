@@ -93,13 +93,18 @@ def make_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizer
         show_progress=False,
     )
     core.train_from_iterator(texts, trainer)
+    return with_template(core, MAX_POSITIONS)
+
+
+def with_template(core: Tokenizer, max_length: int) -> PreTrainedTokenizerFast:
+    """`core`, which has the special tokens, with our chat template; `max_length` in tokens."""
     return PreTrainedTokenizerFast(
         tokenizer_object=core,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
         additional_special_tokens=list(SPECIAL_TOKENS),
         chat_template=CHAT_TEMPLATE,
-        model_max_length=MAX_POSITIONS,
+        model_max_length=max_length,
         clean_up_tokenization_spaces=False,
     )
 
