@@ -146,7 +146,7 @@ bench-proxy: setup .venv-litellm/.ready  ## our proxy beside LiteLLM and bare pa
 .venv-litellm/.ready: | .venv/.ready
 	@echo "bench-proxy: installing LiteLLM, to measure against, in .venv-litellm"
 	[ -x .venv-litellm/bin/python ] || .venv/bin/python -m venv .venv-litellm
-	.venv-litellm/bin/python -m pip --disable-pip-version-check install --quiet 'litellm[proxy]==1.110.2'
+	.venv-litellm/bin/python -m pip --disable-pip-version-check install --quiet 'litellm[proxy]==1.108.7'
 	touch $@
 
 clean:  ## remove what was installed or cached; runs/ and models/ stay
