@@ -20,6 +20,8 @@ def _why(name: str, answer: dict[str, Any]) -> Any:
         return answer["stop_reason"]
     if name == "openai_responses":
         return answer["status"], answer["incomplete_details"], answer["output"][-1]["status"]
+    if name == "gemini":
+        return answer["candidates"][0]["finishReason"]
     return answer["choices"][0]["finish_reason"]
 
 
@@ -31,6 +33,8 @@ WANTED = {
     ("openai_responses", "length"): ("incomplete", CUT, "incomplete"),
     ("openai_chat", "stop"): "tool_calls",
     ("openai_chat", "length"): "length",
+    ("gemini", "stop"): "STOP",
+    ("gemini", "length"): "MAX_TOKENS",
 }
 
 

@@ -25,6 +25,9 @@ def test_o13_two_calls(name: str) -> None:
         got = [(b["id"], b["name"], b["input"]) for b in answer["content"]]
     elif name == "openai_responses":
         got = [(i["call_id"], i["name"], json.loads(i["arguments"])) for i in answer["output"]]
+    elif name == "gemini":
+        calls = [part["functionCall"] for part in answer["candidates"][0]["content"]["parts"]]
+        got = [(c["id"], c["name"], c["args"]) for c in calls]
     else:
         calls = answer["choices"][0]["message"]["tool_calls"]
         got = [(c["id"], c["function"]["name"], json.loads(c["function"]["arguments"])) for c in calls]

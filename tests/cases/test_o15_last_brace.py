@@ -32,6 +32,8 @@ def test_o15_arguments_are_whole(name: str, arguments: str) -> None:
         value = streamed["content"][0]["input"]
     elif name == "openai_responses":
         value = json.loads(streamed["output"][0]["arguments"])
+    elif name == "gemini":
+        value = streamed["candidates"][0]["content"]["parts"][0]["functionCall"]["args"]
     else:
         value = json.loads(streamed["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"])
     assert value == json.loads(arguments)

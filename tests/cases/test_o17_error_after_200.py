@@ -5,6 +5,7 @@ import pytest
 from proxy_addons.conversation import Problem
 from proxy_addons.conversation import ToolCall
 from proxy_addons.dialects import anthropic_messages
+from proxy_addons.dialects import gemini
 from proxy_addons.dialects import openai_chat
 from proxy_addons.dialects import openai_responses
 from tests.proxy_addons.dialects.wire import DIALECTS
@@ -53,9 +54,16 @@ def test_o17_chat(sent: int) -> None:
     assert all(c["finish_reason"] is None for _, data in events for c in data.get("choices", ()))
 
 
+@pytest.mark.parametrize("sent", [0, 1])
+def test_o17_gemini(sent: int) -> None:
+    events = _broken(gemini.NAME, sent)
+    assert events[-1][1]["error"] == {"code": 503, "message": PROBLEM.message, "status": "UNAVAILABLE"}
+    assert all("finishReason" not in c for _, data in events for c in data.get("candidates", ()))
+
+
 @pytest.mark.parametrize("kind", Problem.STATUS)
 @pytest.mark.parametrize("name", DIALECTS)
 def test_o17_every_kind_has_a_spelling(name: str, kind: str) -> None:
     error = DIALECTS[name].error_json(Problem(kind, "why and what to do"))["error"]
     assert error["message"] == "why and what to do"
-    assert isinstance(error["type"], str)
+    assert isinstance(error["status" if name == "gemini" else "type"], str)
