@@ -89,7 +89,8 @@ harnesses-all: $(HARNESSES)/.ready-all  ## install all harnesses that there is a
 $(HARNESSES)/.ready-all: deploy/harnesses/all/package.json deploy/harnesses/all/package-lock.json $(HARNESSES)/.ready
 	@echo "harnesses-all: installing Gemini CLI, OpenClaw, opencode, Qwen Code and Node in $(HARNESSES)"
 	cp deploy/harnesses/all/package.json deploy/harnesses/all/package-lock.json $(HARNESSES)/
-	npm ci --prefix $(HARNESSES) --ignore-scripts --no-audit --no-fund --loglevel=error
+	# Not `npm ci`: it wants every optional package of other platforms to be in the registry.
+	npm install --prefix $(HARNESSES) --ignore-scripts --no-audit --no-fund --loglevel=error
 	# OpenClaw does not start before its own install script has run, which needs a newer Node than Debian's.
 	PATH="$$(ls -d $$PWD/$(HARNESSES)/node_modules/node-linux-*/bin):$$PATH" \
 	    npm rebuild --prefix $(HARNESSES) --loglevel=error openclaw
