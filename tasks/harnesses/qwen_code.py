@@ -43,6 +43,8 @@ def prepare(home: Path, base_url: str, key: str, model: str) -> None:
         "privacy": {"usageStatisticsEnabled": False},
         "telemetry": {"enabled": False},
         "general": {"enableAutoUpdate": False, "disableAutoUpdate": True},
+        # Through its pseudo-terminal a command's output is lost in a sandbox.
+        "tools": {"shell": {"enableInteractiveShell": False}},
     }
     (home / ".qwen").mkdir(exist_ok=True)
     (home / ".qwen" / "settings.json").write_text(json.dumps(settings))
