@@ -15,6 +15,7 @@ import contextlib
 import json
 import os
 import platform
+import secrets
 import statistics
 import sys
 import tempfile
@@ -212,11 +213,13 @@ async def litellm(engine: str, load: Load, folder: Path) -> AsyncIterator[Target
     """LiteLLM's proxy with one worker, its model on the engine's Chat Completions."""
     port = free_port()
     params = {"model": "hosted_vllm/policy", "api_base": f"{engine}/v1", "api_key": "none"}
-    config = {"model_list": [{"model_name": "policy-v1", "litellm_params": params}]}
+    key = f"sk-{secrets.token_urlsafe(32)}"  # it does not start without one
+    models = [{"model_name": "policy-v1", "litellm_params": params}]
+    config = {"model_list": models, "general_settings": {"master_key": key}}
     (folder / "litellm.yaml").write_text(json.dumps(config))  # JSON is YAML
     argv = [str(LITELLM), "--config", str(folder / "litellm.yaml"), "--port", str(port), "--host", "127.0.0.1"]
     async with server("litellm", [*argv, "--num_workers", "1"], port, folder) as child:
-        door = (f"http://127.0.0.1:{port}/v1/messages", {"x-api-key": "none"})
+        door = (f"http://127.0.0.1:{port}/v1/messages", {"x-api-key": key})
         yield Target("litellm", child, [door] * load.connections)
 
 

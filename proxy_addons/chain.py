@@ -73,9 +73,9 @@ class Trajectory:
         prefix = _common_prefix(parent, ids) if parent is not None else 0
         return Placement(parent, ids, prefix, new, keys[-1].hex(), tuple(dict.fromkeys([*findings, *forged])))
 
-    def add(self, request: Request, reply: Message, node: Node) -> None:
+    def add(self, placement: Placement, reply: Message, node: Node) -> None:
         """Remember an answered call, so that the next request can continue it. A re-asked call takes over."""
-        self._by_key[_prefix_keys((*request.messages, reply), request.tools)[-1]] = node
+        self._by_key[_next_key(bytes.fromhex(placement.request_key), reply)] = node
 
     def _longest(self, messages: Sequence[Message], keys: Sequence[bytes]) -> tuple[Node | None, int]:
         for length in range(len(messages), 0, -1):
@@ -96,8 +96,12 @@ def _prefix_keys(messages: Sequence[Message], tools: Sequence[Tool]) -> list[byt
     """`keys[n]` names the first n messages under these tools; each is built from the one before."""
     keys = [tools_digest(tools).encode()]
     for message in messages:
-        keys.append(hashlib.sha256(keys[-1] + repr(canonical(message)).encode()).digest())
+        keys.append(_next_key(keys[-1], message))
     return keys
+
+
+def _next_key(key: bytes, message: Message) -> bytes:
+    return hashlib.sha256(key + repr(canonical(message)).encode()).digest()
 
 
 def _common_prefix(parent: Node, ids: list[int]) -> int:

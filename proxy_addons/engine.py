@@ -10,6 +10,7 @@ from dataclasses import field
 from typing import Any
 
 import aiohttp
+import orjson
 
 from proxy_addons.conversation import Problem
 from proxy_addons.errors import InfrastructureError
@@ -66,15 +67,19 @@ class EngineClient:
             params["seed"] = sampling.seed
         body = {"model": "policy", "token_ids": prompt_ids, "sampling_params": params, "stream": False}
         try:
+            # orjson: a prompt of 26,000 ids takes the standard library longer to write than all the rest of a call.
             async with self._session.post(
-                f"{self.url}/inference/v1/generate", json=body, timeout=self._timeout
+                f"{self.url}/inference/v1/generate",
+                data=orjson.dumps(body),
+                headers={"content-type": "application/json"},
+                timeout=self._timeout,
             ) as response:
                 if response.status != 200:
                     text = (await response.text())[:500]
                     if response.status == 400 and _TOO_LONG.search(text):
                         raise Problem("context_length", text)
                     raise InfrastructureError(f"policy server answered {response.status}: {text}")
-                return read_completion(await response.json())
+                return read_completion(orjson.loads(await response.read()))
         except (aiohttp.ClientError, TimeoutError, ValueError, KeyError) as error:
             raise InfrastructureError(f"policy server at {self.url}: {type(error).__name__}: {error}") from error
 

@@ -208,7 +208,7 @@ class Gateway:
         cut = completion.finish == "length"
         finish: Finish = "length" if cut else "tool_calls" if parsed.tool_calls else "stop"
         reply = _reply(call, parsed, finish, Usage(len(prompt), len(completion.token_ids), completion.cached_tokens))
-        call.rollout.trajectory.add(call.request, reply.message(), Node(call.number, prompt, completion.token_ids))
+        call.rollout.trajectory.add(call.placement, reply.message(), Node(call.number, prompt, completion.token_ids))
         return reply, {
             "status": "ok",
             "http_status": 200,
