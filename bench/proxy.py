@@ -127,7 +127,7 @@ async def measure(target: Target, load: Load) -> dict[str, Any]:
         "p50_ms": round(statistics.median(calls), 2),
         "p99_ms": round(calls[int(len(calls) * 0.99)], 2),
         "cpu_ms_per_call": round(cpu / len(calls) * 1000, 3),
-        "peak_mb": round(await _result(peak), 1),
+        "peak_mb": round(await peak, 1),
     }
 
 
@@ -151,19 +151,17 @@ async def _peak_mb(child: Child | None) -> float:
     return peak
 
 
-async def _result(task: "asyncio.Task[float]") -> float:
-    return await task
-
-
-def _pinned(cpu: int, argv: Sequence[str]) -> list[str]:
-    """The command on one CPU, where there are two."""
-    return ["taskset", "-c", str(cpu), *argv] if (os.cpu_count() or 1) > 1 else list(argv)
+def _pin(processes: Sequence[psutil.Process], cpu: int) -> None:
+    """Keep the processes and what they start from now on to one CPU, where there are two."""
+    if (os.cpu_count() or 1) > 1:
+        for thread in (thread for process in processes for thread in process.threads()):
+            os.sched_setaffinity(thread.id, {cpu})
 
 
 @contextlib.asynccontextmanager
-async def server(name: str, argv: Sequence[str], port: int, folder: Path, cpu: int = 1) -> AsyncIterator[Child]:
+async def server(name: str, argv: Sequence[str], port: int, folder: Path) -> AsyncIterator[Child]:
     """A server process on `port` for the time of the block."""
-    child = start_child(_pinned(cpu, argv), folder / f"{name}.log", env=os.environ, cwd=ROOT)
+    child = start_child(argv, folder / f"{name}.log", env=os.environ, cwd=ROOT)
     try:
         while True:
             if not child.alive():
@@ -183,9 +181,6 @@ async def ours(engine: str, load: Load, folder: Path) -> AsyncIterator[Target]:
     """Our proxy, with a live rollout for each conversation."""
     python = proxy_python(ROOT)
     async with running_proxy(python, engine, MODELS / "tiny", folder / "ours.log") as proxy:
-        for thread in psutil.Process(proxy.child.process.pid).threads():
-            if (os.cpu_count() or 1) > 1:
-                os.sched_setaffinity(thread.id, {1})
         doors = []
         rollouts = [Rollout("bench", 0, "t", sample) for sample in range(load.connections)]
         limits = Limits(max_model_len=1 << 20)
@@ -238,18 +233,17 @@ def targets(engine: str, load: Load, folder: Path) -> list[Any]:
 
 async def run(loads: Sequence[Load], folder: Path) -> list[dict[str, Any]]:
     """Every load on every target."""
-    if (os.cpu_count() or 1) > 1:
-        os.sched_setaffinity(0, {0})
+    _pin([psutil.Process()], 0)
     port = free_port()
     argv = [sys.executable, "-m", "bench.fake_engine", "--model", str(MODELS / "tiny"), "--port", str(port)]
     rows = []
-    async with server("engine", argv, port, folder, cpu=0):
+    async with server("engine", argv, port, folder):
         for load in loads:
             for target in targets(f"http://127.0.0.1:{port}", load, folder):
                 async with target as each:
-                    warm = Target(each.name, each.child, each.doors[:1])
+                    _pin(_family(each.child), 1)
                     if each.name != "ours":  # a rollout's calls are counted
-                        await measure(warm, Load(load.kb, 1, 3))
+                        await measure(Target(each.name, each.child, each.doors[:1]), Load(load.kb, 1, 3))
                     rows.append(await measure(each, load))
                 print(json.dumps(rows[-1]), flush=True)
     return rows
