@@ -36,7 +36,7 @@ def teacher_turn(messages: Sequence[Message], tools: Sequence[Tool]) -> Message:
         return Message("assistant", GIVE_UP)
     if command is None:
         return Message("assistant", DONE)
-    name, arguments = _shell_call(tools, command)
+    name, arguments = shell_call(tools, command)
     return Message("assistant", tool_calls=(ToolCall(f"call_{len(answers)}", name, arguments),))
 
 
@@ -104,8 +104,9 @@ def _seek(pattern: str, answer: str) -> str:
     return match[1]
 
 
-def _shell_call(tools: Sequence[Tool], command: str) -> tuple[str, str]:
-    """Name and JSON arguments of the call that runs `command`: only what the tool requires."""
+def shell_call(tools: Sequence[Tool], command: str) -> tuple[str, str]:
+    """Name and JSON arguments of the call that runs `command`: only what the tool requires. Raises ConfigError if no
+    shell tool is offered."""
     offered = {tool.name: tool for tool in tools}
     name = next((name for name in SHELL_TOOLS if name in offered), None)
     if name is None:

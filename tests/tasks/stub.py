@@ -1,7 +1,6 @@
 """A scripted model server for tests: it answers shell commands, then a closing sentence, in every dialect of ours."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,15 +16,7 @@ from proxy_addons.conversation import Request
 from proxy_addons.conversation import ToolCall
 from proxy_addons.conversation import Usage
 from proxy_addons.dialects import find_route
-
-# The shell tool of each harness, and how it calls the command line.
-_SHELLS = {
-    "Bash": "command",
-    "exec_command": "cmd",
-    "run_shell_command": "command",
-    "bash": "command",
-    "exec": "command",
-}
+from tasks.teacher import shell_call
 
 
 @dataclass
@@ -68,9 +59,7 @@ class Stub:
         calls: tuple[ToolCall, ...] = ()
         finish: Finish = "length" if self.cut else "stop"
         if done < len(self.commands) and not self.cut:
-            shell = next(tool.name for tool in request.tools if tool.name in _SHELLS)
-            arguments = json.dumps({_SHELLS[shell]: self.commands[done]})
-            calls, finish = (ToolCall(f"call_{done}", shell, arguments),), "tool_calls"
+            calls, finish = (ToolCall(f"call_{done}", *shell_call(request.tools, self.commands[done])),), "tool_calls"
         return Reply(
             id=f"r{len(self.requests)}",
             model=request.model,

@@ -12,10 +12,10 @@ from tasks import builtin
 from tasks import harnesses
 from tasks import taskset
 from tasks.rollout import fill
+from tests.tasks.arena import Teacher
+from tests.tasks.arena import arena
+from tests.tasks.arena import slot
 from tests.tasks.harnesses.real import installed
-from tests.tasks.test_rollout import Teacher
-from tests.tasks.test_rollout import arena
-from tests.tasks.test_rollout import slot
 from training.rows import build_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
