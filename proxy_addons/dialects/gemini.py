@@ -99,15 +99,16 @@ def _parts(content: Any, where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _system(content: Any, notes: list[str]) -> list[Message]:
-    if content is None or content == "":
+    if content is None:
         return []
-    texts = [content] if isinstance(content, str) else []
+    if isinstance(content, str):
+        content = {"parts": [{"text": content}]}
+    texts: list[str] = []
     flags: list[str] = []
-    if not texts:
-        for where, part in _parts(content, "systemInstruction"):
-            text, part_flags = _text(part, where, notes)
-            texts += [text] if text else []
-            flags += part_flags
+    for where, part in _parts(content, "systemInstruction"):
+        text, part_flags = _text(part, where, notes)
+        texts += [text] if text else []
+        flags += part_flags
     return [Message("system", "\n".join(texts), flags=tuple(flags))] if texts else []
 
 

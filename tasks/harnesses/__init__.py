@@ -169,6 +169,17 @@ def json_lines(outcome: Outcome) -> list[Mapping[str, Any]]:
     return found
 
 
+def last_event(outcome: Outcome, *types: str) -> Mapping[str, Any] | None:
+    """The last JSON line whose `type` is one of `types`: the harness's own last word. None if it said none."""
+    return next((line for line in reversed(json_lines(outcome)) if line.get("type") in types), None)
+
+
+def write_settings(path: Path, settings: Mapping[str, Any]) -> None:
+    """Write a harness's settings file as JSON, in a folder that need not be there yet."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(settings))
+
+
 def no_end_signal(outcome: Outcome) -> tuple[Exit, str]:
     """The judgement on a harness that exited without its own last word."""
     said = last_lines(outcome.stderr_path) or last_lines(outcome.stdout_path) or "nothing"

@@ -1,15 +1,15 @@
 """Claude Code, headless, with its smallest request: `--bare` and the Bash tool alone."""
 
-import json
 from pathlib import Path
 
 from tasks.harnesses import SYSTEM_PROMPT
 from tasks.harnesses import Exit
 from tasks.harnesses import cpu
 from tasks.harnesses import installed
-from tasks.harnesses import json_lines
+from tasks.harnesses import last_event
 from tasks.harnesses import no_end_signal
 from tasks.harnesses import package_version
+from tasks.harnesses import write_settings
 from tasks.sandboxes import WORKSPACE
 from tasks.sandboxes import Outcome
 
@@ -47,7 +47,7 @@ def prepare(home: Path, base_url: str, key: str, model: str) -> None:
         "customApiKeyResponses": {"approved": [key[-20:]], "rejected": []},
         "projects": {WORKSPACE: trusted},
     }
-    (home / ".claude.json").write_text(json.dumps(settings))
+    write_settings(home / ".claude.json", settings)
 
 
 def command(instruction: str, base_url: str, key: str, model: str) -> tuple[str, ...]:
@@ -85,10 +85,9 @@ def env(base_url: str, key: str, model: str) -> dict[str, str]:
 
 def judge(outcome: Outcome) -> tuple[Exit, str]:
     """By `is_error` and `terminal_reason`: its `subtype` says "success" even when the model server failed."""
-    results = [line for line in json_lines(outcome) if line.get("type") == "result"]
-    if not results:
+    last = last_event(outcome, "result")
+    if last is None:
         return no_end_signal(outcome)
-    last = results[-1]
     reason = str(last.get("terminal_reason") or last.get("subtype") or "")
     if reason == "max_turns":
         return "budget", f"used its {MAX_TURNS} turns"

@@ -8,7 +8,7 @@ from tasks.harnesses import SYSTEM_PROMPT
 from tasks.harnesses import Exit
 from tasks.harnesses import cpu
 from tasks.harnesses import installed
-from tasks.harnesses import json_lines
+from tasks.harnesses import last_event
 from tasks.harnesses import no_end_signal
 from tasks.harnesses import package_version
 from tasks.sandboxes import HOME
@@ -118,10 +118,9 @@ def env(base_url: str, key: str, model: str) -> dict[str, str]:
 
 def judge(outcome: Outcome) -> tuple[Exit, str]:
     """By its last `turn.completed` or `turn.failed`."""
-    ends = [line for line in json_lines(outcome) if line.get("type") in ("turn.completed", "turn.failed")]
-    if not ends:
+    last = last_event(outcome, "turn.completed", "turn.failed")
+    if last is None:
         return no_end_signal(outcome)
-    last = ends[-1]
     if last["type"] == "turn.failed" or outcome.exit_code != 0:
         said = str((last.get("error") or {}).get("message", "no message"))
         exit_: Exit = "budget" if any(mark in said for mark in _SPENT) else "failed"

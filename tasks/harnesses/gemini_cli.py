@@ -1,15 +1,15 @@
 """Gemini CLI, headless, on Node: one prompt, events as JSON lines."""
 
-import json
 from pathlib import Path
 
 from tasks.harnesses import NODE
 from tasks.harnesses import Exit
 from tasks.harnesses import installed
-from tasks.harnesses import json_lines
+from tasks.harnesses import last_event
 from tasks.harnesses import no_end_signal
 from tasks.harnesses import node_folder
 from tasks.harnesses import package_version
+from tasks.harnesses import write_settings
 from tasks.sandboxes import Outcome
 
 NAME = "gemini_cli"
@@ -44,8 +44,7 @@ def prepare(home: Path, base_url: str, key: str, model: str) -> None:
         "telemetry": {"enabled": False},
         "general": {"enableAutoUpdate": False, "enableAutoUpdateNotification": False},
     }
-    (home / ".gemini").mkdir(exist_ok=True)
-    (home / ".gemini" / "settings.json").write_text(json.dumps(settings))
+    write_settings(home / ".gemini" / "settings.json", settings)
 
 
 def command(instruction: str, base_url: str, key: str, model: str) -> tuple[str, ...]:
@@ -67,9 +66,9 @@ def env(base_url: str, key: str, model: str) -> dict[str, str]:
 
 def judge(outcome: Outcome) -> tuple[Exit, str]:
     """By its last `result` event: its exit code is 0 after SIGTERM too."""
-    results = [line for line in json_lines(outcome) if line.get("type") == "result"]
-    if not results:
+    last = last_event(outcome, "result")
+    if last is None:
         return no_end_signal(outcome)
-    if results[-1].get("status") == "success" and outcome.exit_code == 0:
+    if last.get("status") == "success" and outcome.exit_code == 0:
         return "completed", "success"
-    return "failed", f"{results[-1].get('status')}: {results[-1].get('error')}"[:500]
+    return "failed", f"{last.get('status')}: {last.get('error')}"[:500]

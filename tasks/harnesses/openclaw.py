@@ -12,6 +12,7 @@ from tasks.harnesses import installed
 from tasks.harnesses import no_end_signal
 from tasks.harnesses import node_folder
 from tasks.harnesses import package_version
+from tasks.harnesses import write_settings
 from tasks.sandboxes import WORKSPACE
 from tasks.sandboxes import Outcome
 
@@ -61,9 +62,7 @@ def prepare(home: Path, base_url: str, key: str, model: str) -> None:
         },
         "update": {"checkOnStart": False},
     }
-    folder = home / ".openclaw"
-    folder.mkdir(exist_ok=True)
-    (folder / "openclaw.json").write_text(json.dumps(settings))
+    write_settings(home / ".openclaw" / "openclaw.json", settings)
 
 
 def command(instruction: str, base_url: str, key: str, model: str) -> tuple[str, ...]:

@@ -6,9 +6,10 @@ from pathlib import Path
 from tasks.harnesses import Exit
 from tasks.harnesses import cpu
 from tasks.harnesses import installed
-from tasks.harnesses import json_lines
+from tasks.harnesses import last_event
 from tasks.harnesses import no_end_signal
 from tasks.harnesses import package_version
+from tasks.harnesses import write_settings
 from tasks.sandboxes import HOME
 from tasks.sandboxes import Outcome
 
@@ -54,7 +55,7 @@ def prepare(home: Path, base_url: str, key: str, model: str) -> None:
         "autoupdate": False,
         "permission": {"*": "allow"},
     }
-    (home / "opencode.json").write_text(json.dumps(settings))
+    write_settings(home / "opencode.json", settings)
 
 
 def command(instruction: str, base_url: str, key: str, model: str) -> tuple[str, ...]:
@@ -72,10 +73,9 @@ def env(base_url: str, key: str, model: str) -> dict[str, str]:
 
 def judge(outcome: Outcome) -> tuple[Exit, str]:
     """By its last `step_finish` or `error` event."""
-    ends = [line for line in json_lines(outcome) if line.get("type") in ("step_finish", "error")]
-    if not ends:
+    last = last_event(outcome, "step_finish", "error")
+    if last is None:
         return no_end_signal(outcome)
-    last = ends[-1]
     if last["type"] == "error" or outcome.exit_code != 0:
         return "failed", f"{last['type']}: {json.dumps(last.get('error'))}"[:500]
     reason = str((last.get("part") or {}).get("reason"))

@@ -1,15 +1,15 @@
 """Qwen Code, headless, on Node, over Chat Completions: one prompt, one JSON list of messages at the end."""
 
-import json
 from pathlib import Path
 
 from tasks.harnesses import NODE
 from tasks.harnesses import Exit
 from tasks.harnesses import installed
-from tasks.harnesses import json_lines
+from tasks.harnesses import last_event
 from tasks.harnesses import no_end_signal
 from tasks.harnesses import node_folder
 from tasks.harnesses import package_version
+from tasks.harnesses import write_settings
 from tasks.sandboxes import Outcome
 
 NAME = "qwen_code"
@@ -46,8 +46,7 @@ def prepare(home: Path, base_url: str, key: str, model: str) -> None:
         # Through its pseudo-terminal a command's output is lost in a sandbox.
         "tools": {"shell": {"enableInteractiveShell": False}},
     }
-    (home / ".qwen").mkdir(exist_ok=True)
-    (home / ".qwen" / "settings.json").write_text(json.dumps(settings))
+    write_settings(home / ".qwen" / "settings.json", settings)
 
 
 def command(instruction: str, base_url: str, key: str, model: str) -> tuple[str, ...]:
@@ -63,10 +62,9 @@ def env(base_url: str, key: str, model: str) -> dict[str, str]:
 
 def judge(outcome: Outcome) -> tuple[Exit, str]:
     """By its last `result` message."""
-    results = [line for line in json_lines(outcome) if line.get("type") == "result"]
-    if not results:
+    last = last_event(outcome, "result")
+    if last is None:
         return no_end_signal(outcome)
-    last = results[-1]
     if last.get("is_error") or outcome.exit_code != 0:
         return "failed", f"{last.get('subtype')}: {last.get('error') or last.get('result')}"[:500]
     return "completed", str(last.get("subtype"))
