@@ -7,8 +7,8 @@
 import argparse
 import asyncio
 import contextlib
+import gc
 import os
-import secrets
 import signal
 import sys
 import tempfile
@@ -35,23 +35,26 @@ from proxy_addons.live import Live
 from proxy_addons.rendering import load_rendering
 
 IDLE_TIMEOUT_S = 3600
+MAX_BODY = "64m"
 
 
 async def serve(port: int, control_port: int, engine: str, model: Path, token: str, confdir: str) -> None:
     """Run until cancelled. Raises OSError if a port is taken."""
-    live, ledger, secret = Live(), Ledger(), secrets.token_urlsafe(32)
+    live, ledger = Live(), Ledger()
     rendering = load_rendering(model)
     async with contextlib.AsyncExitStack() as stack:
         session = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
         client = EngineClient(engine, session)
-        gateway = Gateway(live, ledger, rendering, client.generate, secret)
-        gateway_port = await _listen(stack, gateway.app(), 0)
+        gateway = Gateway(live, ledger, rendering, client.generate)
+        streams = await _listen(stack, gateway.app(), 0)
         control = Control(live, ledger, gateway, rendering, token)
         await _listen(stack, control.app(), control_port)
-        master = _master(port, confdir, Capture(live, ledger, ("127.0.0.1", gateway_port), secret))
+        master = _master(port, confdir, Capture(live, ledger, gateway, ("127.0.0.1", streams)))
         loop = asyncio.get_running_loop()
         for name in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(name, master.shutdown)
+        gc.collect()
+        gc.freeze()  # what is loaded now stays: the collector need not look at it again and again
         print(f"proxy: listening on 127.0.0.1:{port}", flush=True)
         await master.run()
     ledger.stop()
@@ -77,7 +80,12 @@ def _master(port: int, confdir: str, capture: Capture) -> Master:
         master.options.update(tcp_timeout=IDLE_TIMEOUT_S)
     else:
         mitmproxy.proxy.server.TCP_TIMEOUT = IDLE_TIMEOUT_S
-    master.options.update(mode=["reverse:http://127.0.0.1:1"], connection_strategy="lazy", termlog_verbosity="warn")
+    master.options.update(
+        mode=["reverse:http://127.0.0.1:1"],
+        connection_strategy="lazy",
+        termlog_verbosity="warn",
+        body_size_limit=MAX_BODY,
+    )
     master.addons.add(capture)
     return master
 

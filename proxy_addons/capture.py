@@ -1,17 +1,18 @@
-"""The mitmproxy addon: who may pass, where to, and what the harness really received.
+"""The mitmproxy addon: who may pass, and what the harness really received.
 
 It authenticates every request against the live rollouts, refuses everything that is not a model call of one of them
-(that is the egress policy: a sandbox reaches the policy and nothing else), sends the rest to the gateway, and closes
-each call's record once the reply has gone out. Bodies are streamed through, never held back.
+(that is the egress policy: a sandbox reaches the policy and nothing else), has the gateway answer the rest, and closes
+each call's record once the reply has gone out.
 """
 
 from mitmproxy import http
 
+from proxy_addons.auxiliary import auxiliary
 from proxy_addons.conversation import Problem
 from proxy_addons.dialects import find_route
-from proxy_addons.gateway import CALL_HEADER
-from proxy_addons.gateway import ROLLOUT_HEADER
-from proxy_addons.gateway import SECRET_HEADER
+from proxy_addons.gateway import Answer
+from proxy_addons.gateway import Gateway
+from proxy_addons.gateway import Waiting
 from proxy_addons.ledger import Ledger
 from proxy_addons.live import Live
 from proxy_addons.live import key_matches
@@ -21,75 +22,100 @@ _KEY_HEADERS = ("x-api-key", "x-goog-api-key", "authorization")
 
 
 class Capture:
-    """One per proxy process."""
+    """One per proxy process. `streams` is where the gateway's application holds the streams that wait."""
 
-    def __init__(self, live: Live, ledger: Ledger, gateway: tuple[str, int], secret: str) -> None:
+    def __init__(self, live: Live, ledger: Ledger, gateway: Gateway, streams: tuple[str, int]) -> None:
         self._live = live
         self._ledger = ledger
         self._gateway = gateway
-        self._secret = secret
+        self._streams = streams
 
     def requestheaders(self, flow: http.HTTPFlow) -> None:
-        """Let a live rollout's own request through to the gateway; answer all else here."""
-        _, _, prefix, *rest = [*flow.request.path.split("?")[0].split("/", 3), "", "", ""][:4]
+        """Refuse at once what is not a live rollout's own request."""
+        _, root, prefix, *rest = [*flow.request.path.split("?")[0].split("/", 3), "", "", ""][:4]
         path = "/" + "".join(rest)
-        problem = self._refusal(flow, prefix)
+        problem = None
         presented = _take_key(flow.request)
-        if problem is None:
-            rollout = self._live.get(prefix)
-            if rollout is None:
-                problem = Problem("not_found", "unknown rollout: this URL's prefix is not a live one")
-            elif not key_matches(rollout, presented):
-                problem = Problem("unauthorized", "wrong key for this rollout")
+        rollout = self._live.get(prefix)
+        if root != "r" or not prefix:
+            problem = Problem("not_found", f"only model calls of a rollout pass here, not {flow.request.host}")
+        elif rollout is None:
+            problem = Problem("not_found", "unknown rollout: this URL's prefix is not a live one")
+        elif not key_matches(rollout, presented):
+            problem = Problem("unauthorized", "wrong key for this rollout")
         if problem is not None:
             flow.response = self._error(path, problem)
             return
+        flow.metadata["rollout"], flow.metadata["path"] = prefix, path
+
+    async def request(self, flow: http.HTTPFlow) -> None:
+        """Answer a model call, or hand the harness over to its waiting stream."""
+        rollout = self._live.get(flow.metadata.get("rollout", ""))
+        if rollout is None or flow.response is not None:
+            return
+        path, method = flow.metadata["path"], flow.request.method
+        route = find_route(path)
+        if route is None or method != "POST":
+            flow.response = _response(auxiliary(method, path, flow.request.headers))
+            return
+        body = flow.request.content or b""
+        answer = await self._gateway.handle(
+            rollout, route, flow.request.headers, body, lambda: not flow.client_conn.connected
+        )
+        flow.metadata["call"] = answer.call
+        if isinstance(answer, Answer):
+            flow.response = _response(answer)
+            return
+        flow.metadata["waiting"] = answer
+        flow.request.headers = http.Headers()
+        flow.request.method, flow.request.path, flow.request.content = "GET", f"/{answer.ticket}", b""
         flow.request.scheme = "http"
-        flow.request.host, flow.request.port = self._gateway
-        flow.request.headers[ROLLOUT_HEADER] = prefix
-        flow.request.headers[SECRET_HEADER] = self._secret
-        flow.metadata["rollout"] = prefix
+        flow.request.host, flow.request.port = self._streams
 
     def responseheaders(self, flow: http.HTTPFlow) -> None:
-        """Stream the reply through; the call's number stays with us."""
-        if flow.response is None or "rollout" not in flow.metadata:
-            return
-        flow.metadata["call"] = flow.response.headers.pop(CALL_HEADER, None)
-        flow.response.stream = True
+        """Stream a waiting call's reply through, never held back."""
+        if flow.response is not None and "waiting" in flow.metadata:
+            flow.response.stream = True
 
     async def response(self, flow: http.HTTPFlow) -> None:
         """The whole reply went out."""
-        await self._finish(flow, whole=True)
+        self._finish(flow, whole=True)
 
     async def error(self, flow: http.HTTPFlow) -> None:
         """The harness or the gateway broke off."""
-        await self._finish(flow, whole=False)
+        waiting = flow.metadata.get("waiting")
+        if isinstance(waiting, Waiting):
+            await self._gateway.forget(waiting.ticket)
+        self._finish(flow, whole=False)
 
-    async def _finish(self, flow: http.HTTPFlow, whole: bool) -> None:
+    def _finish(self, flow: http.HTTPFlow, whole: bool) -> None:
         call = flow.metadata.get("call")
         rollout = self._live.get(flow.metadata.get("rollout", ""))
         if call is None or rollout is None:
             return
-        findings = [] if whole else ["not_delivered"]
-        await self._ledger.append(rollout.ledger, {"kind": "delivered", "call": int(call), "findings": findings})
-
-    def _refusal(self, flow: http.HTTPFlow, prefix: str) -> Problem | None:
-        if not flow.request.path.startswith("/r/") or not prefix:
-            return Problem("not_found", f"only model calls of a rollout pass here, not {flow.request.host}")
-        return None
+        findings = [] if whole and flow.client_conn.connected else ["not_delivered"]
+        self._ledger.note(rollout.ledger, {"kind": "delivered", "call": call, "findings": findings})
 
     def _error(self, path: str, problem: Problem) -> http.Response:
         route = find_route(path)
         body = route.dialect.error_json(problem) if route else {"error": {"message": problem.message}}
-        return http.Response.make(problem.status, to_json(body), {"content-type": "application/json"})
+        return _response(Answer(problem.status, to_json(body).encode()))
+
+
+def _response(answer: Answer) -> http.Response:
+    headers = {"content-type": answer.content_type}
+    if answer.content_type == "text/event-stream":
+        headers["cache-control"] = "no-cache"
+    return http.Response.make(answer.status, answer.body, headers)
 
 
 def _take_key(request: http.Request) -> str:
     """The key that the request shows, removed from it so that nothing behind can store it."""
-    key = request.query.get("key", "")
+    key = ""
+    if "?" in request.path and "key" in request.query:
+        key = request.query["key"]
+        del request.query["key"]
     for header in _KEY_HEADERS:
         value = request.headers.pop(header, "")
         key = key or value.removeprefix("Bearer ")
-    if "key" in request.query:
-        del request.query["key"]
     return key

@@ -5,107 +5,149 @@ A request continues the call whose messages, reply included, equal the request's
 what is new is encoded. Otherwise it starts anew with a full render. Nothing here depends on the harness's ids.
 """
 
-import hashlib
+from collections.abc import Iterator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from proxy_addons.conversation import Message
 from proxy_addons.conversation import Request
 from proxy_addons.conversation import Tool
 from proxy_addons.conversation import canonical
-from proxy_addons.records import to_json
+from proxy_addons.rendering import Ids
 from proxy_addons.rendering import Rendering
+from proxy_addons.rendering import tools_digest
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Node:
-    """One answered call."""
+    """One answered call. It holds what is new in it, so that a rollout costs the length of its text, not its square:
+    its prompt is the first `prefix_len` tokens of its parent (prompt and sampled) and `delta_ids`."""
 
     call: int
-    prompt_ids: list[int]
-    sampled_ids: tuple[int, ...]
+    parent: "Node | None"
+    prefix_len: int
+    delta_ids: Ids
+    sampled_ids: Ids
+
+    def tokens(self) -> Ids:
+        """Its prompt and what was sampled."""
+        parts: list[Ids] = []
+        node, end = self, self.prefix_len + len(self.delta_ids) + len(self.sampled_ids)
+        while True:
+            own = end - node.prefix_len  # how many of this node's own tokens are in the whole
+            if own > 0:
+                parts += [node.sampled_ids[: max(own - len(node.delta_ids), 0)], node.delta_ids[:own]]
+                end = node.prefix_len
+            if node.parent is None or not end:
+                return np.concatenate(parts[::-1])
+            node = node.parent
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Placement:
-    """Where a request stands. `prompt_ids == (parent prompt + parent sampled)[:prefix_len] + delta_ids`.
+    """Where a request stands. `prompt_ids` are the first `prefix_len` tokens of the parent, and the rest is new.
 
     `request_key` is equal for a request that is sent again; `new_messages` are those the parent does not hold.
+    `whole_prefix`: this call keeps every token of its parent, so that both fit in one row.
     """
 
     parent: Node | None
-    prompt_ids: list[int]
+    prompt_ids: Ids
     prefix_len: int
+    whole_prefix: bool
     new_messages: tuple[Message, ...]
-    request_key: str
+    tools_digest: str
+    position: int
     findings: tuple[str, ...]
 
     @property
-    def delta_ids(self) -> list[int]:
+    def delta_ids(self) -> Ids:
         return self.prompt_ids[self.prefix_len :]
 
     @property
-    def whole_prefix(self) -> bool:
-        """Whether this call keeps every token of its parent, so that both fit in one row."""
-        parent = self.parent
-        return parent is not None and self.prefix_len == len(parent.prompt_ids) + len(parent.sampled_ids)
+    def request_key(self) -> str:
+        return str(self.position)
 
 
 class Trajectory:
-    """The calls of one rollout so far."""
+    """The calls of one rollout so far.
+
+    Messages are interned in a tree: a position is a sequence of messages under a set of tools, and equal sequences
+    have one position. To find it takes one look-up a message, and no text is kept twice.
+    """
 
     def __init__(self, rendering: Rendering) -> None:
         self._rendering = rendering
-        self._by_key: dict[bytes, Node] = {}
+        self._tools: list[tuple[Sequence[Tool], str]] = []
+        self._positions: dict[tuple[int | str, Any], int] = {}
+        self._nodes: dict[int, Node] = {}
 
-    def place(self, request: Request) -> Placement:
+    async def place(self, request: Request) -> Placement:
         """Find the call that `request` continues and the tokens to ask the policy with."""
-        keys = _prefix_keys(request.messages, request.tools)
-        parent, known = self._longest(request.messages, keys)
+        digest = self._digest(request.tools)
+        path = list(self._path(digest, request.messages))
+        parent, known = self._longest(request.messages, path)
         new = request.messages[known:]
         findings = list(request.notes)
+        before = parent.tokens() if parent is not None else None
         extended = None
-        if parent is not None and new:
-            extended = self._rendering.extend(parent.prompt_ids, parent.sampled_ids, new, request.tools)
+        if parent is not None and before is not None and new:
+            extended = self._rendering.extend(before, len(parent.sampled_ids), new, request.tools)
             if extended is None:
                 findings.append("prefix_break")
-        ids, forged = extended or self._rendering.render(request.messages, request.tools)
-        prefix = _common_prefix(parent, ids) if parent is not None else 0
-        return Placement(parent, ids, prefix, new, keys[-1].hex(), tuple(dict.fromkeys([*findings, *forged])))
+        if extended is not None and before is not None:
+            delta, forged = extended
+            ids, prefix, whole = np.concatenate([before, delta]), len(before), True
+        else:
+            ids, forged = await self._rendering.render_apart(request.messages, request.tools)
+            prefix = _common_prefix(before, ids) if before is not None else 0
+            whole = before is not None and prefix == len(before)
+        notes = tuple(dict.fromkeys([*findings, *forged]))
+        return Placement(parent, ids, prefix, whole, new, digest, path[-1], notes)
 
-    def add(self, placement: Placement, reply: Message, node: Node) -> None:
+    def add(self, placement: Placement, reply: Message, call: int, sampled: Sequence[int]) -> None:
         """Remember an answered call, so that the next request can continue it. A re-asked call takes over."""
-        self._by_key[_next_key(bytes.fromhex(placement.request_key), reply)] = node
+        # Copies: a view would keep the whole prompt alive.
+        delta, own = placement.delta_ids.copy(), np.asarray(sampled, dtype=np.int32)
+        node = Node(call, placement.parent, placement.prefix_len, delta, own)
+        self._nodes[self._next(placement.position, reply)] = node
 
-    def _longest(self, messages: Sequence[Message], keys: Sequence[bytes]) -> tuple[Node | None, int]:
+    def _longest(self, messages: Sequence[Message], path: Sequence[int]) -> tuple[Node | None, int]:
         for length in range(len(messages), 0, -1):
-            if messages[length - 1].role == "assistant":
-                node = self._by_key.get(keys[length])
-                if node is not None:
-                    return node, length
+            node = self._nodes.get(path[length - 1])
+            if node is not None and messages[length - 1].role == "assistant":
+                return node, length
         return None, 0
 
+    def _digest(self, tools: Sequence[Tool]) -> str:
+        for known, digest in self._tools:
+            if known == tools:
+                return digest
+        digest = tools_digest(tools)
+        self._tools.append((tools, digest))
+        return digest
 
-def tools_digest(tools: Sequence[Tool]) -> str:
-    """A name for the set of tools that a call offered."""
-    text = to_json([[t.name, t.description, t.parameters, t.kind] for t in tools])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    def _path(self, start: str, messages: Sequence[Message]) -> Iterator[int]:
+        position: int | str = start
+        for message in messages:
+            position = self._next(position, message)
+            yield position
+
+    def _next(self, position: int | str, message: Message) -> int:
+        """The position one message further. Arguments are parsed only in a spelling that is seen for the first time."""
+        spelled = (message.role, message.content, tuple((c.name, c.arguments) for c in message.tool_calls))
+        found = self._positions.get((position, spelled))
+        if found is None:
+            value = (position, ("value", canonical(message)))
+            found = self._positions.setdefault(value, len(self._positions))
+            self._positions[position, spelled] = found
+        return found
 
 
-def _prefix_keys(messages: Sequence[Message], tools: Sequence[Tool]) -> list[bytes]:
-    """`keys[n]` names the first n messages under these tools; each is built from the one before."""
-    keys = [tools_digest(tools).encode()]
-    for message in messages:
-        keys.append(_next_key(keys[-1], message))
-    return keys
-
-
-def _next_key(key: bytes, message: Message) -> bytes:
-    return hashlib.sha256(key + repr(canonical(message)).encode()).digest()
-
-
-def _common_prefix(parent: Node, ids: list[int]) -> int:
-    before = [*parent.prompt_ids, *parent.sampled_ids]
-    if ids[: len(before)] == before:
-        return len(before)
-    return next((i for i, (a, b) in enumerate(zip(before, ids, strict=False)) if a != b), min(len(before), len(ids)))
+def _common_prefix(before: Ids, ids: Ids) -> int:
+    length = min(len(before), len(ids))
+    different = np.flatnonzero(before[:length] != ids[:length])
+    return int(different[0]) if len(different) else length

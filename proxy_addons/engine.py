@@ -5,12 +5,15 @@ Both engines speak the same wire, vLLM's `/inference/v1/generate`; `training/eng
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
 from typing import Any
 
 import aiohttp
+import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from proxy_addons.conversation import Problem
 from proxy_addons.errors import InfrastructureError
@@ -52,7 +55,7 @@ class EngineClient:
         self._session = session
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
 
-    async def generate(self, prompt_ids: list[int], sampling: Sampling) -> Completion:
+    async def generate(self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: Sampling) -> Completion:
         """Sample once from `prompt_ids`. Raises InfrastructureError if the engine is away or broken, Problem
         `context_length` if it says the prompt is too long."""
         params: dict[str, Any] = {
@@ -70,7 +73,7 @@ class EngineClient:
             # orjson: a prompt of 26,000 ids takes the standard library longer to write than all the rest of a call.
             async with self._session.post(
                 f"{self.url}/inference/v1/generate",
-                data=orjson.dumps(body),
+                data=orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY),
                 headers={"content-type": "application/json"},
                 timeout=self._timeout,
             ) as response:

@@ -8,9 +8,11 @@ its real status; after that the stream opens and keep-alives hold it; a later fa
 import asyncio
 import hashlib
 import json
+import secrets
 import time
 from collections.abc import Awaitable
 from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import asdict
 from dataclasses import dataclass
 from dataclasses import replace
@@ -18,12 +20,10 @@ from datetime import UTC
 from datetime import datetime
 from typing import Any
 
+import orjson
 from aiohttp import web
 
-from proxy_addons.auxiliary import auxiliary
-from proxy_addons.chain import Node
 from proxy_addons.chain import Placement
-from proxy_addons.chain import tools_digest
 from proxy_addons.conversation import Finish
 from proxy_addons.conversation import Problem
 from proxy_addons.conversation import Reply
@@ -32,7 +32,6 @@ from proxy_addons.conversation import Usage
 from proxy_addons.conversation import message_json
 from proxy_addons.dialects import Dialect
 from proxy_addons.dialects import Route
-from proxy_addons.dialects import find_route
 from proxy_addons.engine import Completion
 from proxy_addons.engine import Sampling
 from proxy_addons.errors import InfrastructureError
@@ -40,17 +39,17 @@ from proxy_addons.ledger import Ledger
 from proxy_addons.live import Live
 from proxy_addons.live import LiveRollout
 from proxy_addons.records import to_json
+from proxy_addons.rendering import Ids
 from proxy_addons.rendering import Parsed
 from proxy_addons.rendering import Rendering
 
 GRACE_S = 5.0
 KEEPALIVE_S = 10.0
-MAX_BODY_BYTES = 64 << 20
-ROLLOUT_HEADER = "x-openforge-rollout"
-SECRET_HEADER = "x-openforge-secret"
-CALL_HEADER = "x-openforge-call"
+LOOK_S = 0.5
+"""How often it is looked whether the harness of a held call has hung up."""
+STREAM_HEADERS = {"content-type": "text/event-stream", "cache-control": "no-cache"}
 
-Generate = Callable[[list[int], Sampling], Awaitable[Completion]]
+Generate = Callable[[Ids, Sampling], Awaitable[Completion]]
 
 
 class Gate:
@@ -99,8 +98,32 @@ class Call:
         return f"{self.rollout.identity.id}-{self.number}"
 
 
+@dataclass(frozen=True)
+class Answer:
+    """A whole HTTP answer. `call` is the number of the model call that it answers, if it is one."""
+
+    status: int
+    body: bytes
+    content_type: str = "application/json"
+    call: int | None = None
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A stream whose answer is not there yet. It is served under its ticket, which nobody can guess."""
+
+    ticket: str
+    call: int
+
+
+@dataclass(eq=False)
+class _Pending:
+    call: Call
+    work: "asyncio.Task[Reply]"
+
+
 class Gateway:
-    """The aiohttp application and the steps of a call."""
+    """The steps of a call, and the aiohttp application that holds the streams of slow ones."""
 
     def __init__(
         self,
@@ -108,7 +131,6 @@ class Gateway:
         ledger: Ledger,
         rendering: Rendering,
         generate: Generate,
-        secret: str,
         grace_s: float = GRACE_S,
         keepalive_s: float = KEEPALIVE_S,
     ) -> None:
@@ -117,63 +139,100 @@ class Gateway:
         self._ledger = ledger
         self._rendering = rendering
         self._generate = generate
-        self._secret = secret
         self._grace_s = grace_s
         self._keepalive_s = keepalive_s
+        self._waiting: dict[str, _Pending] = {}
 
     def app(self) -> web.Application:
-        """The application; serve it on loopback only, with `handler_cancellation=True`."""
-        app = web.Application(client_max_size=MAX_BODY_BYTES)
-        app.router.add_route("*", "/r/{rollout}/{path:.*}", self._handle)
+        """The application for streams that wait; serve it on loopback only, with `handler_cancellation=True`."""
+        app = web.Application()
+        app.router.add_get("/{ticket}", self._stream)
         return app
 
-    async def _handle(self, http: web.Request) -> web.StreamResponse:
-        if http.headers.get(SECRET_HEADER) != self._secret:
-            return web.json_response({"error": "not through the proxy"}, status=403)
-        rollout = self._live.get(http.headers.get(ROLLOUT_HEADER, ""))
-        path = "/" + http.match_info["path"]
-        if rollout is None:
-            return web.json_response({"error": "unknown rollout"}, status=404)
-        route = find_route(path)
-        if route is None or http.method != "POST":
-            return auxiliary(http, path)
+    async def handle(
+        self, rollout: LiveRollout, route: Route, headers: Mapping[str, str], body: bytes, gone: Callable[[], bool]
+    ) -> Answer | Waiting:
+        """Answer one request of a live rollout. `gone` tells whether the harness has hung up.
+
+        A request that is no stream is answered whole, however long it takes. A stream is too if its answer comes
+        within the grace period: an early failure then has its real status; after that it becomes `Waiting`.
+        """
         dialect = route.dialect
-        task = asyncio.current_task()
-        assert task is not None
-        rollout.busy.add(task)
         try:
-            body = await _body(http, rollout.key)
-            request = _as_routed(dialect.parse(_json_object(body), http.headers), route)
+            request = _as_routed(dialect.parse(_json_object(_clean(body, rollout.key)), headers), route)
+            placement = await rollout.trajectory.place(request)
             if route.purpose == "count":
-                return web.json_response(dialect.count_json(len(rollout.trajectory.place(request).prompt_ids)))
-            return await self._call(http, rollout, dialect, request, body)
+                return Answer(200, orjson.dumps(dialect.count_json(len(placement.prompt_ids))))
+            return await self._call(rollout, dialect, request, placement, body, gone)
         except Problem as problem:
-            return web.json_response(dialect.error_json(problem), status=problem.status)
-        finally:
-            rollout.busy.discard(task)
+            return Answer(problem.status, orjson.dumps(dialect.error_json(problem)))
 
     async def _call(
-        self, http: web.Request, rollout: LiveRollout, dialect: Dialect, request: Request, body: bytes
-    ) -> web.StreamResponse:
-        placement = rollout.trajectory.place(request)
+        self,
+        rollout: LiveRollout,
+        dialect: Dialect,
+        request: Request,
+        placement: Placement,
+        body: bytes,
+        gone: Callable[[], bool],
+    ) -> Answer | Waiting:
+        if self._live.get(rollout.identity.id) is not rollout:
+            raise Problem("not_found", "the rollout has ended")
         sampling = _sampling(request, rollout, len(placement.prompt_ids), self._rendering.stop_token_ids)
         call = Call(rollout, rollout.calls, dialect, request, placement, sampling)
         rollout.calls += 1
-        work = asyncio.ensure_future(self._answer(call, hashlib.sha256(body).hexdigest()))
+        work = asyncio.create_task(self._answer(call, hashlib.sha256(body).hexdigest()))
+        rollout.busy.add(work)
+        work.add_done_callback(rollout.busy.discard)
+        deadline = time.monotonic() + self._grace_s
+        while not work.done():
+            if request.stream and time.monotonic() >= deadline:
+                ticket = secrets.token_urlsafe(16)
+                self._waiting[ticket] = _Pending(call, work)
+                return Waiting(ticket, call.number)
+            await asyncio.wait({work}, timeout=min(LOOK_S, self._grace_s))
+            if gone():
+                await _stop(work)
+        reply = _result(work)
+        if not request.stream:
+            return Answer(200, orjson.dumps(dialect.reply_json(request, reply)), call=call.number)
+        stream = dialect.open_stream(request, call.reply_id, reply.created)
+        return Answer(200, b"".join([stream.start(), *stream.reply(reply)]), "text/event-stream", call.number)
+
+    async def forget(self, ticket: str) -> None:
+        """Stop a call whose stream was never fetched. Nothing happens if it was."""
+        if pending := self._waiting.pop(ticket, None):
+            await _stop(pending.work)
+
+    async def _stream(self, http: web.Request) -> web.StreamResponse:
+        pending = self._waiting.pop(http.match_info["ticket"], None)
+        if pending is None:
+            return web.json_response({"error": "not through the proxy"}, status=404)
+        call, work = pending.call, pending.work
         try:
-            if request.stream:
-                return await self._stream(http, call, work)
-            reply = await asyncio.shield(work)
+            response = web.StreamResponse(headers=STREAM_HEADERS)
+            await response.prepare(http)
+            stream = call.dialect.open_stream(call.request, call.reply_id, int(time.time()))
+            await response.write(stream.start())
+            while not work.done():
+                await response.write(stream.keepalive())
+                await asyncio.wait({work}, timeout=self._keepalive_s)
+            try:
+                reply = _result(work)
+            except Problem as problem:
+                await response.write(stream.error(problem))
+            else:
+                await response.write(b"".join(stream.reply(reply)))
+            await response.write_eof()
         finally:
-            if not work.done():  # the harness went away: stop the generation, and let it record that
-                work.cancel()
-                await asyncio.wait({work})
-        return web.json_response(dialect.reply_json(request, reply), headers={CALL_HEADER: str(call.number)})
+            await _stop(work)  # the harness went away: stop the generation, and let it record that
+        return response
 
     async def _answer(self, call: Call, body_sha: str) -> Reply:
         """Record, ask the engine, record what it said. Raises Problem where there is no answer."""
         try:
-            await self._record(call, _intent(call, body_sha))
+            # Not waited for: the terminal line comes after it in the same file, and is on disk before the reply.
+            self._ledger.note(call.rollout.ledger, _line("intent", call, _intent(call, body_sha)))
             reply, terminal = await self._ask(call)
         except asyncio.CancelledError:
             await self._record(call, _failed(499, "harness_went_away"))
@@ -208,7 +267,7 @@ class Gateway:
         cut = completion.finish == "length"
         finish: Finish = "length" if cut else "tool_calls" if parsed.tool_calls else "stop"
         reply = _reply(call, parsed, finish, Usage(len(prompt), len(completion.token_ids), completion.cached_tokens))
-        call.rollout.trajectory.add(call.placement, reply.message(), Node(call.number, prompt, completion.token_ids))
+        call.rollout.trajectory.add(call.placement, reply.message(), call.number, completion.token_ids)
         return reply, {
             "status": "ok",
             "http_status": 200,
@@ -225,45 +284,29 @@ class Gateway:
         }
 
     async def _record(self, call: Call, fields: dict[str, Any]) -> None:
-        kind = "terminal" if "status" in fields else "intent"
-        stamp = "ended_at" if kind == "terminal" else "started_at"
-        row = {"kind": kind, "call": call.number, stamp: datetime.now(UTC).isoformat(), **fields}
-        await asyncio.shield(self._ledger.append(call.rollout.ledger, row))
-
-    async def _stream(self, http: web.Request, call: Call, work: "asyncio.Future[Reply]") -> web.StreamResponse:
-        await asyncio.wait({work}, timeout=self._grace_s)
-        if work.done():
-            work.result()  # a Problem raised here still has its own HTTP status
-        response = web.StreamResponse(
-            headers={
-                "content-type": "text/event-stream",
-                "cache-control": "no-cache",
-                CALL_HEADER: str(call.number),
-            }
-        )
-        await response.prepare(http)
-        stream = call.dialect.open_stream(call.request, call.reply_id, int(time.time()))
-        await response.write(stream.start())
-        while not work.done():
-            await response.write(stream.keepalive())
-            await asyncio.wait({work}, timeout=self._keepalive_s)
-        try:
-            reply = work.result()
-        except Problem as problem:
-            await response.write(stream.error(problem))
-        else:
-            for piece in stream.reply(reply):
-                await response.write(piece)
-        await response.write_eof()
-        return response
+        await asyncio.shield(self._ledger.append(call.rollout.ledger, _line("terminal", call, fields)))
 
 
-async def _body(http: web.Request, key: str) -> bytes:
+def _line(kind: str, call: Call, fields: dict[str, Any]) -> dict[str, Any]:
+    stamp = "ended_at" if kind == "terminal" else "started_at"
+    return {"kind": kind, "call": call.number, stamp: datetime.now(UTC).isoformat(), **fields}
+
+
+async def _stop(work: "asyncio.Task[Reply]") -> None:
+    if not work.done():
+        work.cancel()
+        await asyncio.wait({work})
+
+
+def _result(work: "asyncio.Task[Reply]") -> Reply:
+    """The reply. Raises Problem where there is none."""
+    if work.cancelled():
+        raise Problem("not_found", "the rollout has ended")
+    return work.result()
+
+
+def _clean(body: bytes, key: str) -> bytes:
     """The request's bytes with the rollout's key taken out, so that no record can hold it (case O77)."""
-    try:
-        body = await http.read()
-    except web.HTTPRequestEntityTooLarge as error:
-        raise Problem("too_large", f"the body is larger than {MAX_BODY_BYTES >> 20} MiB") from error
     return body.replace(key.encode(), b"[rollout key]")
 
 
@@ -275,7 +318,7 @@ def _as_routed(request: Request, route: Route) -> Request:
 
 def _json_object(body: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(body)
+        value = json.loads(body)  # not orjson: it rounds whole numbers of more than 64 bits
     except (ValueError, RecursionError) as error:
         raise Problem("bad_request", "the body is not JSON") from error
     if not isinstance(value, dict):
@@ -320,11 +363,11 @@ def _intent(call: Call, body_sha: str) -> dict[str, Any]:
         "agent": request.agent,
         "dialect": call.dialect.NAME,
         "model": request.model,
-        "prompt_delta_ids": placement.delta_ids,
+        "prompt_delta_ids": placement.delta_ids.tolist(),
         "prompt_prefix_len": placement.prefix_len,
         "sampling": to_json({**asdict(call.sampling), "max_tokens_asked": request.max_tokens}),
         "messages_delta": [message_json(m) for m in placement.new_messages],
-        "tools_digest": tools_digest(request.tools),
+        "tools_digest": placement.tools_digest,
         "request_sha": body_sha,
         "findings": list(placement.findings),
     }

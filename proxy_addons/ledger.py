@@ -19,6 +19,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from proxy_addons.records import SCHEMA_VERSION
 from proxy_addons.records import to_json
 from proxy_addons.settle import settle
@@ -27,9 +29,8 @@ from proxy_addons.settle import settle
 @dataclass
 class _Line:
     path: Path
-    text: str
-    done: "asyncio.Future[None]"
-    loop: asyncio.AbstractEventLoop
+    text: bytes
+    done: "asyncio.Future[None] | None"
 
 
 def die(error: OSError) -> None:
@@ -52,8 +53,12 @@ class Ledger:
         """Write one line to `path`; returns when it is on disk."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
-        self._queue.put(_Line(path, to_json(row) + "\n", done, loop))
+        self._queue.put(_Line(path, orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE), done))
         await asyncio.shield(done)
+
+    def note(self, path: Path, row: dict[str, Any]) -> None:
+        """Write one line to `path` in its turn, without waiting; it is on disk before any line appended after it."""
+        self._queue.put(_Line(path, orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE), None))
 
     def release(self, path: Path) -> None:
         """Close the file of a rollout that has ended."""
@@ -76,7 +81,8 @@ class Ledger:
                 self._on_failure(error)
                 return
             for line in lines:
-                line.loop.call_soon_threadsafe(_resolve, line.done)
+                if line.done is not None:
+                    line.done.get_loop().call_soon_threadsafe(_resolve, line.done)
             for item in batch:
                 if isinstance(item, Path) and item in self._files:
                     os.close(self._files.pop(item))
@@ -88,10 +94,9 @@ class Ledger:
             if line.path not in self._files:
                 line.path.parent.mkdir(parents=True, exist_ok=True)
                 self._files[line.path] = os.open(line.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            data = line.text.encode()
-            if os.write(self._files[line.path], data) != len(data):
+            if os.write(self._files[line.path], line.text) != len(line.text):
                 raise OSError("short write: the disk may be full")
-        for path in {line.path for line in lines}:
+        for path in {line.path for line in lines if line.done is not None}:
             os.fsync(self._files[path])
 
 

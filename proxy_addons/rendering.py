@@ -4,12 +4,19 @@ Text that came from a file or a tool never becomes a control token: the tokenize
 (case O76), and what slips through (a model whose control tokens are not marked special) is found and reported.
 """
 
+import asyncio
+import hashlib
 import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from cachetools import LRUCache
+from numpy.typing import NDArray
 from pydantic import TypeAdapter
 from renderers import Renderer
 from renderers import RendererConfig
@@ -25,6 +32,16 @@ from proxy_addons.errors import ConfigError
 from proxy_addons.records import to_json
 
 _CONFIGS: TypeAdapter[Any] = TypeAdapter(RendererConfig)
+Ids = NDArray[np.int32]
+"""Token ids, one dimension."""
+
+WHOLE_TOKENS = 4_000_000
+"""How many tokens of whole prompts are kept for rollouts that open alike (4 bytes each)."""
+TAIL_TOKENS = 256
+"""How far from a prompt's end the last whole turn's end is looked for; it is a few tokens away."""
+OFFERS = 64
+SHORT_TEXT = 32
+
 _BY_MODEL_TYPE = {"qwen3": "qwen3", "qwen3_moe": "qwen3", "qwen3_vl": "qwen3-vl"}
 
 
@@ -45,32 +62,54 @@ class Rendering:
         self.renderer = renderer
         self.stop_token_ids = tuple(renderer.get_stop_token_ids())
         self._control = control_ids
+        self._offers: list[tuple[Sequence[Tool], list[Any]]] = []
+        self._whole: LRUCache[Any, tuple[Ids, tuple[str, ...]]] = LRUCache(WHOLE_TOKENS, getsizeof=lambda v: len(v[0]))
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="render")
+        self._tail_is_enough = True
+        self._tail_is_enough = self._same_from_the_tail()
 
-    def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[list[int], tuple[str, ...]]:
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[Ids, tuple[str, ...]]:
         """The prompt from nothing, ready for the assistant's turn, with findings."""
         rendered = self.renderer.render(
-            [_wire(m) for m in messages], tools=[_tool(t) for t in tools] or None, add_generation_prompt=True
+            [_wire(m) for m in messages], tools=self._wire_tools(tools), add_generation_prompt=True
         )
-        return list(rendered.token_ids), self._forged(rendered, 0)
+        return np.asarray(rendered.token_ids, dtype=np.int32), self._forged(rendered, 0)
+
+    async def render_apart(self, messages: tuple[Message, ...], tools: Sequence[Tool]) -> tuple[Ids, tuple[str, ...]]:
+        """As `render`, in a thread: a long prompt takes tens of milliseconds, and other calls must not wait for it.
+
+        The rollouts of a group open with equal requests, so the last ones are kept.
+        """
+        key = (tools_digest(tools), messages)
+
+        def work() -> tuple[Ids, tuple[str, ...]]:
+            if key not in self._whole:
+                self._whole[key] = self.render(messages, tools)
+            return self._whole[key]
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def extend(
-        self, prompt: list[int], sampled: Sequence[int], new: Sequence[Message], tools: Sequence[Tool]
+        self, before: Ids, sampled: int, new: Sequence[Message], tools: Sequence[Tool]
     ) -> tuple[list[int], tuple[str, ...]] | None:
-        """The next prompt, which starts with `prompt + sampled` untouched; None where the template rewrites history."""
-        rendered = self.renderer.bridge_to_next_turn(
-            prompt, list(sampled), [_wire(m) for m in new], tools=[_tool(t) for t in tools] or None
-        )
-        if rendered is None:
-            return None
-        ids = list(rendered.token_ids)
-        base = len(prompt) + len(sampled)
-        if ids[: len(prompt)] != prompt or ids[len(prompt) : base] != list(sampled):
-            return None
-        return ids, self._forged(rendered, base)
+        """The tokens that go after `before`, a prompt and the `sampled` tokens of its answer, to make the next prompt.
 
-    def parse(self, sampled: Sequence[int], prompt: list[int], tools: Sequence[Tool], call_prefix: str) -> Parsed:
+        None where the template rewrites history.
+        """
+        start = len(before) - sampled
+        tail = self._tail(before[:start])
+        own = before[start:].tolist()
+        rendered = self.renderer.bridge_to_next_turn(tail, own, [_wire(m) for m in new], tools=self._wire_tools(tools))
+        base = len(tail) + len(own)
+        if rendered is None or rendered.token_ids[:base] != tail + own:
+            return None
+        return list(rendered.token_ids[base:]), self._forged(rendered, base)
+
+    def parse(self, sampled: Sequence[int], prompt: Ids, tools: Sequence[Tool], call_prefix: str) -> Parsed:
         """The assistant turn in `sampled`. A tool call that cannot be read stays visible as text."""
-        parsed = self.renderer.parse_response(list(sampled), tools=[_tool(t) for t in tools] or None, prompt_ids=prompt)
+        parsed = self.renderer.parse_response(
+            list(sampled), tools=self._wire_tools(tools), prompt_ids=self._tail(prompt)
+        )
         calls: list[ToolCall] = []
         broken: list[str] = []
         for attempt in parsed.tool_calls:
@@ -90,6 +129,38 @@ class Rendering:
         if parsed.reasoning_complete is False:
             findings.append("reasoning_open")
         return Parsed(content, parsed.reasoning_content or "", tuple(calls), tuple(findings))
+
+    def _tail(self, prompt: Ids) -> list[int]:
+        """The end of a prompt, from the end of its last whole turn: all that is looked at to go on from it."""
+        if self._tail_is_enough:
+            near = prompt[-TAIL_TOKENS:].tolist()
+            for position in range(len(near) - 1, -1, -1):
+                if near[position] in self.stop_token_ids:
+                    return near[position:]
+        return prompt.tolist()
+
+    def _same_from_the_tail(self) -> bool:
+        """Whether this model's template really goes on alike from the end of a prompt and from the whole of it."""
+        prompt, _ = self.render([Message("user", "Go on.")], ())
+        whole, tail, reply = prompt.tolist(), self._tail(prompt), [self.stop_token_ids[0]]
+        for new in (Message("user", "And now?"), Message("tool", "done", tool_call_id="1")):
+            ways = [
+                (before, self.renderer.bridge_to_next_turn(before, reply, [_wire(new)])) for before in (whole, tail)
+            ]
+            if len({tuple(after.token_ids[len(before) :]) if after else None for before, after in ways}) > 1:
+                return False
+        return True
+
+    def _wire_tools(self, tools: Sequence[Tool]) -> list[Any] | None:
+        """The tools as the template takes them; the same few sets come again on every call."""
+        if not tools:
+            return None
+        for known, wire in self._offers:
+            if known == tools:
+                return wire
+        wire = [_tool(tool) for tool in tools]
+        self._offers = [(tools, wire), *self._offers[: OFFERS - 1]]
+        return wire
 
     def _forged(self, rendered: RenderedTokens, start: int) -> tuple[str, ...]:
         """A finding if a control token lies in text that the policy did not write itself."""
@@ -118,7 +189,30 @@ def load_rendering(folder: Path) -> Rendering:
         config = _CONFIGS.validate_json(own.read_text())
     elif model_type in _BY_MODEL_TYPE:
         config = _CONFIGS.validate_python({"name": _BY_MODEL_TYPE[model_type]})
+    _remember_short_texts(tokenizer)
     return Rendering(create_renderer(tokenizer, config), frozenset(tokenizer.added_tokens_decoder))
+
+
+def tools_digest(tools: Sequence[Tool]) -> str:
+    """A name for the set of tools that a call offered."""
+    text = to_json([[t.name, t.description, t.parameters, t.kind] for t in tools])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _remember_short_texts(tokenizer: Any) -> None:
+    """Encode a template's own few words ("assistant\\n") once: most of an extension's time is such calls."""
+    encode = tokenizer.encode
+
+    @lru_cache(maxsize=512)
+    def remembered(text: str, options: tuple[tuple[str, Any], ...]) -> tuple[int, ...]:
+        return tuple(encode(text, **dict(options)))
+
+    def encode_once(text: Any, *args: Any, **options: Any) -> list[int]:
+        if args or not isinstance(text, str) or len(text) > SHORT_TEXT:
+            return encode(text, *args, **options)
+        return list(remembered(text, tuple(options.items())))
+
+    tokenizer.encode = encode_once
 
 
 def _wire(message: Message) -> Any:
