@@ -24,6 +24,8 @@ from collections.abc import AsyncIterator
 from collections.abc import Sequence
 from dataclasses import asdict
 from dataclasses import dataclass
+from dataclasses import fields
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.fake_engine import COMMAND
+from bench.fake_engine import THINKING
+from bench.fake_engine import TOKENS_PER_S
 from proxy_addons.identity import Rollout
 from proxy_addons.live import Limits
 from tasks.proxy import proxy_python
@@ -51,14 +55,27 @@ RESULT = "total 12\n" + "-rw-r--r-- 1 root root 120 Dec  1 12:00 notes.txt\n" * 
 
 @dataclass(frozen=True)
 class Load:
-    """`connections` conversations side by side, each of `turns` calls; the first body is `kb` KB."""
+    """`connections` conversations side by side, each of `turns` calls; the first body is `kb` KB.
+
+    The whole is done `rounds` times, with new conversations. With `tokens` each answer is a stream that takes the
+    engine the time of that many tokens; the conversations then start spread over the time of one answer.
+    """
 
     kb: int
     connections: int
+    rounds: int = 1
     turns: int = 20
+    tokens: int = 0
+
+    @property
+    def conversations(self) -> int:
+        return self.connections * self.rounds
 
 
-LOADS = (Load(5, 1), Load(60, 1), Load(5, 64), Load(60, 64), Load(5, 256, 8), Load(60, 256, 8))
+LOADS = (
+    *(Load(kb, connections, rounds) for connections, rounds in ((1, 20), (64, 1), (256, 1)) for kb in (5, 60)),
+    Load(60, 64, turns=3, tokens=400),  # 8 s at 50 tokens a second: longer than the proxy holds a status back
+)
 
 Door = tuple[str, dict[str, str]]
 """Where one conversation is sent, and with which headers."""
@@ -66,10 +83,12 @@ Door = tuple[str, dict[str, str]]
 
 @dataclass
 class Target:
-    """What is measured: its process (None: nothing lies between) and a way in for each conversation."""
+    """What is measured: its process (None: nothing lies between), a way in for each conversation, and one more to warm
+    it up before it is measured."""
 
     name: str
     child: Child | None
+    warm: Door
     doors: list[Door]
 
 
@@ -89,22 +108,42 @@ def opening(kb: int) -> dict[str, Any]:
     return body
 
 
-async def converse(session: aiohttp.ClientSession, door: Door, load: Load) -> list[float]:
+async def converse(session: aiohttp.ClientSession, door: Door, load: Load, late_s: float = 0.0) -> list[float]:
     """One conversation; the seconds of each call. Raises RuntimeError on an answer that is not the engine's."""
     url, headers = door
     body, took = opening(load.kb), []
+    if load.tokens:
+        body |= {"stream": True, "max_tokens": THINKING + load.tokens}
+    await asyncio.sleep(late_s)
     for turn in range(load.turns):
         data = json.dumps(body)
         start = time.perf_counter()
         async with session.post(url, data=data, headers=headers) as answer:
-            reply = await answer.json()
+            reply = await answer.read()
         took.append(time.perf_counter() - start)
-        if answer.status != 200 or reply["content"][-1].get("input") != COMMAND:
-            raise RuntimeError(f"{url}: turn {turn}: {answer.status} {json.dumps(reply)[:300]}")
-        block = reply["content"][-1]
+        block = _streamed_call(reply) if load.tokens else _called(reply)
+        if answer.status != 200 or block.get("input") != COMMAND:
+            raise RuntimeError(f"{url}: turn {turn}: {answer.status} {reply[:300]!r}")
         result = {"type": "tool_result", "tool_use_id": block["id"], "content": RESULT}
         body["messages"] += [{"role": "assistant", "content": [block]}, {"role": "user", "content": [result]}]
     return took
+
+
+def _called(reply: bytes) -> dict[str, Any]:
+    content = json.loads(reply).get("content") or [{}]
+    return content[-1]
+
+
+def _streamed_call(reply: bytes) -> dict[str, Any]:
+    """The tool call in a stream of Messages events."""
+    block: dict[str, Any] = {}
+    text = ""
+    for line in reply.splitlines():
+        data = json.loads(line[6:]) if line.startswith(b"data: {") else {}
+        if data.get("content_block", {}).get("type") == "tool_use":
+            block = data["content_block"]
+        text += data.get("delta", {}).get("partial_json") or ""
+    return {**block, "input": json.loads(text or "null")}
 
 
 async def measure(target: Target, load: Load) -> dict[str, Any]:
@@ -115,7 +154,10 @@ async def measure(target: Target, load: Load) -> dict[str, Any]:
     async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session:
         before, start = _cpu_s(target.child), time.perf_counter()
         peak = asyncio.create_task(_peak_mb(target.child))
-        took = await asyncio.gather(*(converse(session, door, load) for door in target.doors))
+        spread, took = load.tokens / TOKENS_PER_S / load.connections, []
+        for first in range(0, load.conversations, load.connections):
+            doors = target.doors[first : first + load.connections]
+            took += await asyncio.gather(*(converse(session, door, load, i * spread) for i, door in enumerate(doors)))
         seconds, cpu = time.perf_counter() - start, _cpu_s(target.child) - before
         peak.cancel()
     calls = sorted(t * 1000 for conversation in took for t in conversation)
@@ -126,6 +168,7 @@ async def measure(target: Target, load: Load) -> dict[str, Any]:
         "calls_per_s": round(len(calls) / seconds, 1),
         "p50_ms": round(statistics.median(calls), 2),
         "p99_ms": round(calls[int(len(calls) * 0.99)], 2),
+        "cpu_share": round(cpu / seconds, 3),
         "cpu_ms_per_call": round(cpu / len(calls) * 1000, 3),
         "peak_mb": round(await peak, 1),
     }
@@ -182,14 +225,14 @@ async def ours(engine: str, load: Load, folder: Path) -> AsyncIterator[Target]:
     python = proxy_python(ROOT)
     async with running_proxy(python, engine, MODELS / "tiny", folder / "ours.log") as proxy:
         doors = []
-        rollouts = [Rollout("bench", 0, "t", sample) for sample in range(load.connections)]
-        limits = Limits(max_model_len=1 << 20)
+        rollouts = [Rollout("bench", 0, "t", sample) for sample in range(load.conversations + 1)]
+        limits = Limits(max_model_len=1 << 20, max_tokens=THINKING + load.tokens)
         for rollout in rollouts:
             await proxy.register(rollout, "bench", f"key-{rollout.id}", folder / f"{rollout.id}.parquet", limits)
             url = f"http://127.0.0.1:{proxy.address[1]}/r/{rollout.id}/v1/messages"
             doors.append((url, {"x-api-key": f"key-{rollout.id}"}))
-        yield Target("ours", proxy.child, doors)
-        for rollout in rollouts:
+        yield Target("ours", proxy.child, doors[-1], doors)
+        for rollout in rollouts[:-1]:
             summary = await proxy.end(rollout)
             assert summary["complete"] and summary["chains"] == 1 and summary["calls"] == load.turns, summary
 
@@ -200,7 +243,8 @@ async def pass_through(kind: str, engine: str, load: Load, folder: Path) -> Asyn
     port = free_port()
     argv = [str(proxy_python(ROOT)), "-m", "bench.pass_through", kind, "--port", str(port), "--to", engine]
     async with server(kind, argv, port, folder) as child:
-        yield Target(kind, child, [(f"http://127.0.0.1:{port}/v1/messages", {})] * load.connections)
+        door: Door = (f"http://127.0.0.1:{port}/v1/messages", {})
+        yield Target(kind, child, door, [door] * load.conversations)
 
 
 @contextlib.asynccontextmanager
@@ -215,23 +259,24 @@ async def litellm(engine: str, load: Load, folder: Path) -> AsyncIterator[Target
     argv = [str(LITELLM), "--config", str(folder / "litellm.yaml"), "--port", str(port), "--host", "127.0.0.1"]
     async with server("litellm", [*argv, "--num_workers", "1"], port, folder) as child:
         door = (f"http://127.0.0.1:{port}/v1/messages", {"x-api-key": key})
-        yield Target("litellm", child, [door] * load.connections)
+        yield Target("litellm", child, door, [door] * load.conversations)
 
 
 @contextlib.asynccontextmanager
 async def direct(engine: str, load: Load, folder: Path) -> AsyncIterator[Target]:
     """Nothing between client and engine."""
-    yield Target("direct", None, [(f"{engine}/v1/messages", {})] * load.connections)
+    door: Door = (f"{engine}/v1/messages", {})
+    yield Target("direct", None, door, [door] * load.conversations)
 
 
-def targets(engine: str, load: Load, folder: Path) -> list[Any]:
+def targets(engine: str, load: Load, folder: Path) -> dict[str, Any]:
     """What is measured under a load, one after the other."""
-    found = [direct(engine, load, folder), ours(engine, load, folder)]
-    found += [pass_through(kind, engine, load, folder) for kind in ("mitmproxy", "aiohttp")]
-    return [*found, litellm(engine, load, folder)] if LITELLM.exists() else found
+    found = {"direct": direct(engine, load, folder), "ours": ours(engine, load, folder)}
+    found |= {kind: pass_through(kind, engine, load, folder) for kind in ("mitmproxy", "aiohttp")}
+    return found | ({"litellm": litellm(engine, load, folder)} if LITELLM.exists() else {})
 
 
-async def run(loads: Sequence[Load], folder: Path) -> list[dict[str, Any]]:
+async def run(loads: Sequence[Load], folder: Path, only: Sequence[str]) -> list[dict[str, Any]]:
     """Every load on every target."""
     _pin([psutil.Process()], 0)
     port = free_port()
@@ -239,14 +284,18 @@ async def run(loads: Sequence[Load], folder: Path) -> list[dict[str, Any]]:
     rows = []
     async with server("engine", argv, port, folder):
         for load in loads:
-            for target in targets(f"http://127.0.0.1:{port}", load, folder):
+            for name, target in targets(f"http://127.0.0.1:{port}", load, folder).items():
+                if only and name not in ("direct", *only):
+                    continue
                 async with target as each:
                     _pin(_family(each.child), 1)
-                    if each.name != "ours":  # a rollout's calls are counted
-                        await measure(Target(each.name, each.child, each.doors[:1]), Load(load.kb, 1, 3))
+                    await measure(replace(each, doors=[each.warm]), Load(load.kb, 1, turns=3))
                     rows.append(await measure(each, load))
                 print(json.dumps(rows[-1]), flush=True)
     return rows
+
+
+LOAD = tuple(field.name for field in fields(Load))
 
 
 def ratios(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -255,12 +304,17 @@ def ratios(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     for row in rows:
         if row["target"] != "ours":
             continue
-        others = {r["target"]: r for r in rows if all(r[k] == row[k] for k in ("kb", "connections", "turns"))}
+        others = {r["target"]: r for r in rows if all(r[k] == row[k] for k in LOAD)}
         found.append(
             {
-                **{key: row[key] for key in ("kb", "connections", "turns")},
+                **{key: row[key] for key in LOAD},
                 "calls_per_s_over": {
                     name: round(row["calls_per_s"] / other["calls_per_s"], 2) for name, other in others.items()
+                },
+                "cpu_over": {
+                    name: round(row["cpu_ms_per_call"] / other["cpu_ms_per_call"], 2)
+                    for name, other in others.items()
+                    if other["cpu_ms_per_call"]
                 },
                 "added_p50_ms": round(row["p50_ms"] - others["direct"]["p50_ms"], 2),
                 "added_p99_ms": round(row["p99_ms"] - others["direct"]["p99_ms"], 2),
@@ -281,10 +335,11 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.proxy", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one connection only")
+    parser.add_argument("--only", nargs="*", default=[], help="these targets only, beside direct")
     args = parser.parse_args()
     loads = [load for load in LOADS if load.connections == 1] if args.quick else LOADS
     with tempfile.TemporaryDirectory(prefix="openforge-bench-") as folder:
-        rows = asyncio.run(run(loads, Path(folder)))
+        rows = asyncio.run(run(loads, Path(folder), args.only))
     OUT.mkdir(exist_ok=True)
     machine = {"cpus": os.cpu_count(), "machine": platform.machine(), "python": platform.python_version()}
     found = {"machine": machine, "rows": rows, "ratios": ratios(rows)}

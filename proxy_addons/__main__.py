@@ -43,7 +43,9 @@ async def serve(port: int, control_port: int, engine: str, model: Path, token: s
     live, ledger = Live(), Ledger()
     rendering = load_rendering(model)
     async with contextlib.AsyncExitStack() as stack:
-        session = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
+        session = await stack.enter_async_context(
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar())
+        )
         client = EngineClient(engine, session)
         gateway = Gateway(live, ledger, rendering, client.generate)
         streams = await _listen(stack, gateway.app(), 0)

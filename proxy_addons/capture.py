@@ -18,7 +18,7 @@ from proxy_addons.live import Live
 from proxy_addons.live import key_matches
 from proxy_addons.records import to_json
 
-_KEY_HEADERS = ("x-api-key", "x-goog-api-key", "authorization")
+_KEY_HEADERS = {b"x-api-key", b"x-goog-api-key", b"authorization"}
 
 
 class Capture:
@@ -59,9 +59,8 @@ class Capture:
             flow.response = _response(auxiliary(method, path, flow.request.headers))
             return
         body = flow.request.content or b""
-        answer = await self._gateway.handle(
-            rollout, route, flow.request.headers, body, lambda: not flow.client_conn.connected
-        )
+        headers = _plain(flow.request.headers)
+        answer = await self._gateway.handle(rollout, route, headers, body, lambda: not flow.client_conn.connected)
         flow.metadata["call"] = answer.call
         if isinstance(answer, Answer):
             flow.response = _response(answer)
@@ -109,13 +108,22 @@ def _response(answer: Answer) -> http.Response:
     return http.Response.make(answer.status, answer.body, headers)
 
 
+def _plain(headers: http.Headers) -> dict[str, str]:
+    """Headers by lower-case name. (mitmproxy's own type decodes all of them for every look-up.)"""
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers.fields}
+
+
 def _take_key(request: http.Request) -> str:
     """The key that the request shows, removed from it so that nothing behind can store it."""
     key = ""
     if "?" in request.path and "key" in request.query:
         key = request.query["key"]
         del request.query["key"]
-    for header in _KEY_HEADERS:
-        value = request.headers.pop(header, "")
-        key = key or value.removeprefix("Bearer ")
+    kept = []
+    for name, value in request.headers.fields:
+        if name.lower() in _KEY_HEADERS:
+            key = key or value.decode("latin-1").removeprefix("Bearer ")
+        else:
+            kept.append((name, value))
+    request.headers.fields = tuple(kept)
     return key
