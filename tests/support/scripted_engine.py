@@ -25,13 +25,14 @@ class ScriptedEngine:
 
     async def _generate(self, http: web.Request) -> web.StreamResponse:
         body = await http.json()
+        number = len(self.asked)
         self.asked.append(body)
         try:
             await asyncio.sleep(self.delay_s)
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
-        answer = self.script(body["token_ids"], len(self.asked) - 1)
+        answer = self.script(body["token_ids"], number)
         if isinstance(answer, web.Response):
             return answer
         choice = {
