@@ -20,6 +20,7 @@ class ScriptedEngine:
     delay_s: float = 0.0
     asked: list[dict[str, Any]] = field(default_factory=list)
     cancelled: int = 0
+    running: int = 0
     url: str = ""
     version: int = 0
 
@@ -27,21 +28,25 @@ class ScriptedEngine:
         body = await http.json()
         number = len(self.asked)
         self.asked.append(body)
+        self.running += 1
         try:
             await asyncio.sleep(self.delay_s)
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
+        finally:
+            self.running -= 1
         answer = self.script(body["token_ids"], number)
-        if isinstance(answer, web.Response):
-            return answer
+        return answer if isinstance(answer, web.Response) else self.completion(answer)
+
+    def completion(self, ids: list[int], finish: str = "stop") -> web.Response:
         choice = {
-            "token_ids": answer,
-            "finish_reason": "stop",
-            "logprobs": {"content": [{"token_id": t, "logprob": -0.25} for t in answer]},
-            "weight_versions": [{"version": self.version, "start": 0, "end": len(answer)}],
+            "token_ids": ids,
+            "finish_reason": finish,
+            "logprobs": {"content": [{"token_id": t, "logprob": -0.25} for t in ids]},
+            "weight_versions": [{"version": self.version, "start": 0, "end": len(ids)}],
         }
-        return web.json_response({"choices": [choice], "usage": {"completion_tokens": len(answer)}})
+        return web.json_response({"choices": [choice], "usage": {"completion_tokens": len(ids)}})
 
 
 @asynccontextmanager
