@@ -23,6 +23,10 @@ class ScriptedEngine:
     running: int = 0
     url: str = ""
     version: int = 0
+    max_model_len: int | None = None
+
+    async def _models(self, _: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": "policy", "max_model_len": self.max_model_len}]})
 
     async def _generate(self, http: web.Request) -> web.StreamResponse:
         body = await http.json()
@@ -52,7 +56,7 @@ class ScriptedEngine:
 @asynccontextmanager
 async def serving(engine: ScriptedEngine) -> AsyncIterator[ScriptedEngine]:
     app = web.Application(client_max_size=64 << 20)
-    app.add_routes([web.post("/inference/v1/generate", engine._generate)])
+    app.add_routes([web.post("/inference/v1/generate", engine._generate), web.get("/v1/models", engine._models)])
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
