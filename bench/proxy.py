@@ -223,7 +223,7 @@ async def server(name: str, argv: Sequence[str], port: int, folder: Path) -> Asy
 async def ours(engine: str, load: Load, folder: Path) -> AsyncIterator[Target]:
     """Our proxy, with a live rollout for each conversation."""
     python = proxy_python(ROOT)
-    async with running_proxy(python, engine, MODELS / "tiny", folder / "ours.log") as proxy:
+    async with running_proxy(python, [engine], MODELS / "tiny", folder / "ours.log") as proxy:
         doors = []
         rollouts = [Rollout("bench", 0, "t", sample) for sample in range(load.conversations + 1)]
         limits = Limits(max_model_len=1 << 20, max_tokens=THINKING + load.tokens)

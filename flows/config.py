@@ -26,6 +26,10 @@ PROFILES = Path(__file__).parent / "profiles"
 Harness = Literal["claude_code", "codex", "gemini_cli", "openclaw", "opencode", "qwen_code"]
 
 
+# What a user may look for and not find, with the reason.
+_NOT_REPRODUCED = frozenset({"top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty"})
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -104,6 +108,9 @@ class RunConfig(_Part):
 
     model: str = Field(default="tiny", min_length=1, description="tiny, smollm2, or a Hugging Face model folder")
     engine: Literal["embedded", "vllm"] = Field(default="embedded", description="policy server")
+    engine_replicas: int = Field(
+        default=1, ge=1, le=64, description="policy servers with the same weights; a rollout stays with one"
+    )
     max_model_len: int = Field(
         default=16_384, ge=256, description="context length in tokens, prompt and reply together"
     )
@@ -112,6 +119,12 @@ class RunConfig(_Part):
 
     concurrency: int = Field(default=2, ge=1, le=10_000, description="rollouts at a time")
     max_turns: int = Field(default=8, ge=1, le=1000, description="model calls per rollout")
+    max_total_tokens: int | None = Field(
+        default=None, ge=1, description="most tokens sampled per rollout; empty: as many as its calls may have"
+    )
+    max_concurrent_calls: int = Field(
+        default=16, ge=1, le=1024, description="model calls of one rollout at a time; further ones wait"
+    )
     rollout_timeout_s: int = Field(default=300, ge=5, description="seconds until a rollout is ended")
     retries: int = Field(default=2, ge=1, le=10, description="tries per rollout when our own machinery fails")
     sandbox: Literal["auto", "runc", "bubblewrap"] = Field(
@@ -178,6 +191,11 @@ def _sentence(problem: ErrorDetails) -> str:
     path = problem["loc"]
     where = ".".join(str(part) for part in path)
     if problem["type"] == "extra_forbidden":
+        if path[-1] in _NOT_REPRODUCED:
+            return (
+                f"{where}: {problem['input']!r} is refused: the trainer computes log-probabilities of the whole "
+                "distribution after temperature, so a token sampled in another way cannot be trained on; leave it out."
+            )
         names = _field_names(path[:-1])
         near = difflib.get_close_matches(str(path[-1]), names, n=1)
         remedy = f"did you mean {near[0]}?" if near else f"use one of {', '.join(names)}."

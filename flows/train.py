@@ -29,7 +29,9 @@ from flows.config import load_config
 from flows.config import new_run_name
 from proxy_addons.errors import ConfigError
 from proxy_addons.live import Limits
+from tasks import engines
 from tasks import harnesses
+from tasks.engines import check_engines
 from tasks.epoch import Group
 from tasks.epoch import check_progress
 from tasks.epoch import merge
@@ -69,7 +71,7 @@ class Session:
     tasks: Sequence[LearnTask]
     harnesses: Sequence[harnesses.Harness]
     base_model: Path
-    policy: PolicyServer
+    policies: Sequence[PolicyServer]
     arena: Arena
 
 
@@ -116,19 +118,28 @@ async def open_session(config: RunConfig) -> AsyncIterator[Session]:
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(held(run))
         with stage(run.path, "serve", 0):
-            policy = await stack.enter_async_context(
-                running_policy_server(config.engine, base, logs / "policy.log", config.max_model_len)
-            )
+            policies = [
+                await stack.enter_async_context(running_policy_server(config.engine, base, log, config.max_model_len))
+                for log in (logs / f"policy-{number}.log" for number in range(config.engine_replicas))
+            ]
             proxy = await stack.enter_async_context(
-                running_proxy(proxy_python(ROOT), policy.url, base, logs / "proxy.log")
+                running_proxy(proxy_python(ROOT), [policy.url for policy in policies], base, logs / "proxy.log")
             )
+            await check_engines(proxy, run.path, config.temperature, config.max_model_len)
         arena = Arena(
             proxy=proxy,
             sandbox=sandbox,
             harness_root=root,
             folder=run.path,
             scratch=ROOT / ".openforge" / "scratch" / name,
-            limits=Limits(config.max_turns, config.max_tokens, config.max_model_len, config.temperature),
+            limits=Limits(
+                max_calls=config.max_turns,
+                max_tokens=config.max_tokens,
+                max_model_len=config.max_model_len,
+                temperature=config.temperature,
+                max_total_tokens=config.max_total_tokens,
+                max_concurrent=config.max_concurrent_calls,
+            ),
             memory_mb=config.limits.memory_mb,
             cpus=config.limits.cpus,
             pids=config.limits.pids,
@@ -136,7 +147,7 @@ async def open_session(config: RunConfig) -> AsyncIterator[Session]:
             tries=config.retries,
             slots=asyncio.Semaphore(config.concurrency),
         )
-        yield Session(config, name, run, tasks, chosen, base, policy, arena)
+        yield Session(config, name, run, tasks, chosen, base, policies, arena)
 
 
 async def collect(session: Session, epoch: int) -> None:
@@ -228,16 +239,14 @@ async def update(session: Session, epoch: int) -> None:
 
 
 async def publish(session: Session, version: int) -> None:
-    """Serve the weights after `version` epochs: hold the calls, load, check by a probe, let the calls go on."""
+    """Serve the weights after `version` epochs."""
     folder, version = session.run.weights(version, session.base_model)
-    if session.policy.version == version:
+    if all(policy.version == version for policy in session.policies):
         return
     with stage(session.run.path, "publish", version):
-        await session.arena.proxy.pause()
-        try:
-            await session.policy.reload(folder, version)
-        finally:
-            await session.arena.proxy.resume()
+        left_out = await engines.publish(session.arena.proxy, session.policies, folder, version)
+    for url, reason in left_out.items():
+        print(f"publish: leaving out {url}: {reason}")
 
 
 async def report(session: Session) -> str:

@@ -164,7 +164,7 @@ async def _arena(config: WarmStartConfig, model: Path, folder: Path) -> AsyncIte
     teacher = start_child(argv, folder / "teacher.log", env=os.environ, cwd=ROOT)
     try:
         engine = f"http://127.0.0.1:{port}"
-        async with running_proxy(proxy_python(ROOT), engine, model, folder / "proxy.log") as proxy:
+        async with running_proxy(proxy_python(ROOT), [engine], model, folder / "proxy.log") as proxy:
             yield Arena(
                 proxy=proxy,
                 sandbox=sandbox,

@@ -2,6 +2,8 @@
 
     OPENFORGE_PROXY_TOKEN=… python -m proxy_addons --port 9100 --control-port 9101 --engine http://127.0.0.1:8200 \
         --model DIR
+
+`--engine` may be given several times: policy servers with the same weights (see `replicas`).
 """
 
 import argparse
@@ -27,29 +29,35 @@ from mitmproxy.master import Master
 
 from proxy_addons.capture import Capture
 from proxy_addons.control import Control
+from proxy_addons.conversation import Message
 from proxy_addons.engine import EngineClient
 from proxy_addons.errors import ConfigError
 from proxy_addons.gateway import Gateway
 from proxy_addons.ledger import Ledger
 from proxy_addons.live import Live
 from proxy_addons.rendering import load_rendering
+from proxy_addons.replicas import Replicas
 
 IDLE_TIMEOUT_S = 3600
 MAX_BODY = "64m"
+ENGINE_KEEPALIVE_S = 3.0  # vLLM closes an idle connection after 5 s, and a request sent just then is lost
+PROBE = Message("user", "Write one line about the weather, in any language, and then stop.")
 
 
-async def serve(port: int, control_port: int, engine: str, model: Path, token: str, confdir: str) -> None:
+async def serve(port: int, control_port: int, engines: list[str], model: Path, token: str, confdir: str) -> None:
     """Run until cancelled. Raises OSError if a port is taken."""
     live, ledger = Live(), Ledger()
     rendering = load_rendering(model)
     async with contextlib.AsyncExitStack() as stack:
-        session = await stack.enter_async_context(
-            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar())
-        )
-        client = EngineClient(engine, session)
-        gateway = Gateway(live, ledger, rendering, client.generate)
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=ENGINE_KEEPALIVE_S)
+        jar = aiohttp.DummyCookieJar()
+        session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector, cookie_jar=jar))
+        probe = rendering.render([PROBE], ())[0].tolist()
+        replicas = Replicas([EngineClient(url, session) for url in engines], probe)
+        stack.push_async_callback(replicas.close)
+        gateway = Gateway(live, ledger, rendering, replicas.generate)
         streams = await _listen(stack, gateway.app(), 0)
-        control = Control(live, ledger, gateway, rendering, token)
+        control = Control(live, ledger, gateway, rendering, replicas, token)
         await _listen(stack, control.app(), control_port)
         master = _master(port, confdir, Capture(live, ledger, gateway, ("127.0.0.1", streams)))
         loop = asyncio.get_running_loop()
@@ -97,7 +105,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m proxy_addons", description=__doc__)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--control-port", type=int, required=True)
-    parser.add_argument("--engine", required=True, help="the policy server's URL")
+    parser.add_argument("--engine", required=True, action="append", help="a policy server's URL; may be repeated")
     parser.add_argument("--model", type=Path, required=True, help="folder with the policy's tokenizer and config.json")
     args = parser.parse_args()
     token = os.environ.get("OPENFORGE_PROXY_TOKEN", "")

@@ -5,6 +5,7 @@ Its own port on loopback, its own bearer token; no sandbox can reach it.
 
 import asyncio
 import hmac
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from typing import cast
@@ -19,6 +20,7 @@ from pydantic import ValidationError
 from proxy_addons import records
 from proxy_addons.chain import Trajectory
 from proxy_addons.errors import ConfigError
+from proxy_addons.errors import InfrastructureError
 from proxy_addons.gateway import Gateway
 from proxy_addons.identity import Rollout
 from proxy_addons.ledger import Ledger
@@ -27,6 +29,7 @@ from proxy_addons.live import Limits
 from proxy_addons.live import Live
 from proxy_addons.live import LiveRollout
 from proxy_addons.rendering import Rendering
+from proxy_addons.replicas import Replicas
 
 
 class Registration(BaseModel):
@@ -48,11 +51,14 @@ class Registration(BaseModel):
 class Control:
     """The control application."""
 
-    def __init__(self, live: Live, ledger: Ledger, gateway: Gateway, rendering: Rendering, token: str) -> None:
+    def __init__(
+        self, live: Live, ledger: Ledger, gateway: Gateway, rendering: Rendering, replicas: Replicas, token: str
+    ) -> None:
         self._live = live
         self._ledger = ledger
         self._gateway = gateway
         self._rendering = rendering
+        self._replicas = replicas
         self._token = token
 
     def app(self) -> web.Application:
@@ -61,6 +67,7 @@ class Control:
         app.add_routes(
             [
                 web.get("/health", self._health),
+                web.get("/capability", self._capability),
                 web.post("/rollouts", self._register),
                 web.get("/rollouts/{id}/failure", self._failure),
                 web.delete("/rollouts/{id}", self._end),
@@ -82,6 +89,16 @@ class Control:
 
     async def _health(self, _: web.Request) -> web.Response:
         return web.json_response({"rollouts": len(self._live)})
+
+    async def _capability(self, http: web.Request) -> web.Response:
+        """What each engine can do, measured now for a run that needs `max_model_len` (in the query) tokens."""
+        try:
+            found = await self._replicas.capability(int(http.query["max_model_len"]))
+        except (KeyError, ValueError) as error:
+            return web.json_response({"error": f"max_model_len: {error}"}, status=400)
+        except InfrastructureError as error:
+            return web.json_response({"error": str(error)}, status=502)
+        return web.json_response({"engines": [asdict(each) for each in found]})
 
     async def _register(self, http: web.Request) -> web.Response:
         """Make a rollout's key and prefix valid."""
@@ -125,10 +142,19 @@ class Control:
         await self._gateway.gate.close()
         return web.json_response({"paused": True})
 
-    async def _resume(self, _: web.Request) -> web.Response:
-        """Let held calls go on."""
+    async def _resume(self, http: web.Request) -> web.Response:
+        """Let held calls go on. With `weight_version` in the query only engines that show that they serve it are asked
+        from now on, and if none does, the calls stay held."""
+        left_out: dict[str, str] = {}
+        try:
+            if "weight_version" in http.query:
+                left_out = await self._replicas.expect(int(http.query["weight_version"]))
+        except ValueError as error:
+            return web.json_response({"error": f"weight_version: {error}"}, status=400)
+        except InfrastructureError as error:
+            return web.json_response({"error": str(error)}, status=502)
         self._gateway.gate.open()
-        return web.json_response({"paused": False})
+        return web.json_response({"paused": False, "left_out": left_out})
 
 
 def _write_calls(rollout: LiveRollout, path: str) -> dict[str, Any]:
@@ -153,7 +179,7 @@ def _write_calls(rollout: LiveRollout, path: str) -> dict[str, Any]:
         "chains": len({row["chain"] for row in rows if row["status"] == "ok"}),
         "prompt_tokens": sum(row.get("usage_prompt") or 0 for row in rows),
         "sampled_tokens": sum(len(row.get("sampled_ids") or ()) for row in rows),
-        "weight_version": min((row["weight_version"] for row in rows if "weight_version" in row), default=None),
+        "weight_version": min((v for row in rows if (v := row.get("weight_version")) is not None), default=None),
         "findings": sorted({finding for row in rows for finding in row["findings"]}),
         "out_of_budget": rollout.out_of_budget,
         "engine_failure": failure or None,

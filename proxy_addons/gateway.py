@@ -34,14 +34,16 @@ from proxy_addons.dialects import Dialect
 from proxy_addons.dialects import Route
 from proxy_addons.engine import Completion
 from proxy_addons.engine import Sampling
+from proxy_addons.engine import TokenIds
 from proxy_addons.errors import InfrastructureError
 from proxy_addons.ledger import Ledger
 from proxy_addons.live import Live
 from proxy_addons.live import LiveRollout
 from proxy_addons.records import to_json
-from proxy_addons.rendering import Ids
 from proxy_addons.rendering import Parsed
 from proxy_addons.rendering import Rendering
+from proxy_addons.sampling import not_as_asked
+from proxy_addons.sampling import pinned
 
 GRACE_S = 5.0
 KEEPALIVE_S = 10.0
@@ -49,7 +51,8 @@ LOOK_S = 0.5
 """How often it is looked whether the harness of a held call has hung up."""
 STREAM_HEADERS = {"content-type": "text/event-stream", "cache-control": "no-cache"}
 
-Generate = Callable[[Ids, Sampling], Awaitable[Completion]]
+Generate = Callable[[str, TokenIds, Sampling], Awaitable[Completion]]
+"""Sample once for the rollout of this id, from these prompt ids."""
 
 
 class Gate:
@@ -63,7 +66,8 @@ class Gate:
         self._empty.set()
 
     async def __aenter__(self) -> None:
-        await self._open.wait()
+        while not self._open.is_set():  # closed again before we woke up: wait again
+            await self._open.wait()
         self._inside += 1
         self._empty.clear()
 
@@ -159,7 +163,9 @@ class Gateway:
         """
         dialect = route.dialect
         try:
-            request = _as_routed(dialect.parse(_json_object(_clean(body, rollout.key)), headers), route)
+            fields = _json_object(_clean(body, rollout.key))
+            request = _as_routed(dialect.parse(fields, headers), route)
+            request = replace(request, notes=(*request.notes, *not_as_asked(request, fields, rollout.limits)))
             placement = await rollout.trajectory.place(request)
             if route.purpose == "count":
                 return Answer(200, orjson.dumps(dialect.count_json(len(placement.prompt_ids))))
@@ -178,7 +184,8 @@ class Gateway:
     ) -> Answer | Waiting:
         if self._live.get(rollout.identity.id) is not rollout:
             raise Problem("not_found", "the rollout has ended")
-        sampling = _sampling(request, rollout, len(placement.prompt_ids), self._rendering.stop_token_ids)
+        stop, left = self._rendering.stop_token_ids, rollout.tokens_left
+        sampling = pinned(request, rollout.limits, len(placement.prompt_ids), left, stop)
         call = Call(rollout, rollout.calls, dialect, request, placement, sampling)
         rollout.calls += 1
         work = asyncio.create_task(self._answer(call, hashlib.sha256(body).hexdigest()))
@@ -233,7 +240,8 @@ class Gateway:
         try:
             # Not waited for: the terminal line comes after it in the same file, and is on disk before the reply.
             self._ledger.note(call.rollout.ledger, _line("intent", call, _intent(call, body_sha)))
-            reply, terminal = await self._ask(call)
+            async with call.rollout.turnstile:
+                reply, terminal = await self._ask(call)
         except asyncio.CancelledError:
             await self._record(call, _failed(499, "harness_went_away"))
             raise
@@ -251,20 +259,26 @@ class Gateway:
         """The reply and its terminal line."""
         limits = call.rollout.limits
         prompt = call.placement.prompt_ids
-        if call.number >= limits.max_calls:
+        if (spent := call.rollout.spent(call.number)) is not None:
             # A valid stop ends the loop of every harness; nothing was sampled and nothing is trained.
-            call.rollout.out_of_budget = True
-            text = f"Stopped: this rollout's budget of {limits.max_calls} model calls is used up."
-            return _reply(call, Parsed(text, "", (), ()), "stop", Usage(len(prompt), 0)), _failed(200, "out_of_calls")
+            finding, budget = spent
+            call.rollout.out_of_budget = finding
+            text = f"Stopped: this rollout's {budget} is used up."
+            return _reply(call, Parsed(text, "", (), ()), "stop", Usage(len(prompt), 0)), _failed(200, finding)
         if call.sampling.max_tokens < 1:
             raise Problem(
                 "context_length",
                 f"prompt is too long: {len(prompt)} tokens > {limits.max_model_len - 1} maximum",
             )
         async with self.gate:
-            completion = await self._generate(prompt, call.sampling)
+            completion = await self._generate(call.rollout.identity.id, prompt, call.sampling)
+        call.rollout.sampled_tokens += len(completion.token_ids)
         parsed = self._rendering.parse(completion.token_ids, prompt, call.request.tools, f"call_{call.number}")
         cut = completion.finish == "length"
+        cuts = ["truncated"] if cut else []
+        if cut and call.rollout.tokens_left == 0:
+            call.rollout.out_of_budget = "out_of_tokens"
+            cuts.append("out_of_tokens")
         finish: Finish = "length" if cut else "tool_calls" if parsed.tool_calls else "stop"
         reply = _reply(call, parsed, finish, Usage(len(prompt), len(completion.token_ids), completion.cached_tokens))
         call.rollout.trajectory.add(call.placement, reply.message(), call.number, completion.token_ids)
@@ -276,11 +290,12 @@ class Gateway:
             "sampled_logprobs": list(completion.logprobs),
             "logprob_kind": completion.logprob_kind,
             "weight_version": completion.weight_version,
+            "weight_version_last": completion.weight_version_last,
             "usage_prompt": reply.usage.prompt_tokens,
             "usage_completion": reply.usage.completion_tokens,
             "usage_cached": reply.usage.cached_tokens,
             "reply": message_json(reply.message()),
-            "findings": [*completion.findings, *parsed.findings, *(["truncated"] if cut else [])],
+            "findings": [*completion.findings, *parsed.findings, *cuts],
         }
 
     async def _record(self, call: Call, fields: dict[str, Any]) -> None:
@@ -324,17 +339,6 @@ def _json_object(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Problem("bad_request", "the body is not a JSON object")
     return value
-
-
-def _sampling(request: Request, rollout: LiveRollout, prompt: int, stop: tuple[int, ...]) -> Sampling:
-    """What the trainer can reproduce: the run's temperature, whatever the harness asks for; max_tokens that fits."""
-    limits = rollout.limits
-    asked = request.max_tokens if request.max_tokens is not None else limits.max_tokens
-    return Sampling(
-        max_tokens=min(asked, limits.max_tokens, limits.max_model_len - prompt),
-        temperature=limits.temperature,
-        stop_token_ids=stop,
-    )
 
 
 def _reply(call: Call, parsed: Parsed, finish: Finish, usage: Usage) -> Reply:

@@ -12,17 +12,21 @@ from proxy_addons.identity import Rollout
 
 @dataclass(frozen=True)
 class Limits:
-    """What one rollout may use. Counts are over its whole life; `max_model_len` is prompt plus reply, in tokens."""
+    """What one rollout may use. `max_calls` and `max_total_tokens` (sampled ones; None: no limit) count over its whole
+    life; calls under way together may exceed the tokens by what each was given. `max_model_len` is prompt plus reply,
+    in tokens. Of more than `max_concurrent` calls at once, the later ones wait."""
 
     max_calls: int = 64
     max_tokens: int = 1024
     max_model_len: int = 8192
     temperature: float = 1.0
+    max_total_tokens: int | None = None
+    max_concurrent: int = 16
 
 
 @dataclass
 class LiveRollout:
-    """A rollout between its registration and its end."""
+    """A rollout between its registration and its end. `out_of_budget` is the finding of the budget that ended it."""
 
     identity: Rollout
     harness: str
@@ -31,14 +35,33 @@ class LiveRollout:
     ledger: Path
     trajectory: Trajectory
     calls: int = 0
-    out_of_budget: bool = False
+    sampled_tokens: int = 0
+    out_of_budget: str | None = None
     failure: "asyncio.Future[str]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     busy: "set[asyncio.Task[object]]" = field(default_factory=set)
+    turnstile: asyncio.Semaphore = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.turnstile = asyncio.Semaphore(self.limits.max_concurrent)
 
     def fail(self, reason: str) -> None:
         """Note that our side broke under this rollout; the runner stops it and tries again."""
         if not self.failure.done():
             self.failure.set_result(reason)
+
+    @property
+    def tokens_left(self) -> int | None:
+        """How many tokens may still be sampled; None if there is no limit."""
+        limit = self.limits.max_total_tokens
+        return None if limit is None else max(limit - self.sampled_tokens, 0)
+
+    def spent(self, call: int) -> tuple[str, str] | None:
+        """The finding and the words of the budget that leaves nothing for this call, or None."""
+        if call >= self.limits.max_calls:
+            return "out_of_calls", f"budget of {self.limits.max_calls} model calls"
+        if self.tokens_left == 0:
+            return "out_of_tokens", f"budget of {self.limits.max_total_tokens} generated tokens"
+        return None
 
 
 class Live:

@@ -41,6 +41,7 @@ CALLS = pa.schema(
         ("harness", pa.string()),
         ("model", pa.string()),
         ("weight_version", pa.int64()),
+        ("weight_version_last", pa.int64()),
         ("started_at", pa.timestamp("us", tz="UTC")),
         ("ended_at", pa.timestamp("us", tz="UTC")),
         ("status", pa.string()),
@@ -62,7 +63,9 @@ CALLS = pa.schema(
         ("raw_ref", pa.string()),
     ]
 )
-"""`status`: "ok" | "error" | "incomplete" | "abandoned". Only "ok" rows may be trained."""
+"""`status`: "ok" | "error" | "incomplete" | "abandoned". Only "ok" rows may be trained. `weight_version` and
+`weight_version_last` are the oldest and newest weights that sampled a token of the call, null if the engine does not
+say; staleness counts from the oldest (case O58)."""
 
 ROLLOUTS = pa.schema(
     [

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from pydantic import TypeAdapter
 
+from proxy_addons.capability import Capability
 from proxy_addons.errors import InfrastructureError
 from proxy_addons.identity import Rollout
 from proxy_addons.live import Limits
@@ -22,6 +24,7 @@ from training.child import free_port
 from training.child import start_child
 
 START_S = 180.0
+_CAPABILITIES = TypeAdapter(list[Capability])
 
 
 def proxy_python(root: Path) -> Path:
@@ -66,9 +69,16 @@ class Proxy:
         """Hold new calls; returns when none is inside the engine."""
         await self._ask("POST", "/pause", timeout=600)
 
-    async def resume(self) -> None:
-        """Let held calls go on."""
-        await self._ask("POST", "/resume")
+    async def resume(self, weight_version: int | None = None) -> dict[str, str]:
+        """Let held calls go on. With `weight_version`, only at the engines that show that they serve it: returns the
+        reasons by URL of those left out, and raises InfrastructureError, the calls still held, if none serves it."""
+        query = {} if weight_version is None else {"weight_version": weight_version}
+        return (await self._ask("POST", "/resume", timeout=600, params=query))["left_out"]
+
+    async def capability(self, max_model_len: int) -> list[Capability]:
+        """What each engine can do, measured now. Raises InfrastructureError if one does not answer."""
+        answer = await self._ask("GET", "/capability", timeout=600, params={"max_model_len": max_model_len})
+        return _CAPABILITIES.validate_python(answer["engines"])
 
     async def _ask(self, method: str, path: str, *, timeout: float | None = 30, **body: Any) -> dict[str, Any]:
         try:
@@ -83,12 +93,15 @@ class Proxy:
 
 
 @asynccontextmanager
-async def running_proxy(python: Path, engine_url: str, model: Path, log: Path) -> AsyncIterator[Proxy]:
-    """A proxy process for the time of the block. Raises InfrastructureError if it does not come up."""
+async def running_proxy(python: Path, engines: list[str], model: Path, log: Path) -> AsyncIterator[Proxy]:
+    """A proxy process in front of the policy servers at these URLs, for the time of the block.
+
+    Raises InfrastructureError if it does not come up.
+    """
     port, control = free_port(), free_port()
     token = secrets.token_urlsafe(32)
     argv = [str(python), "-m", "proxy_addons", "--port", str(port), "--control-port", str(control)]
-    argv += ["--engine", engine_url, "--model", str(model.absolute())]
+    argv += ["--model", str(model.absolute()), *(f"--engine={url}" for url in engines)]
     child = start_child(argv, log, env={**os.environ, "OPENFORGE_PROXY_TOKEN": token, "OMP_NUM_THREADS": "1"})
     try:
         async with httpx.AsyncClient(

@@ -69,6 +69,7 @@ def summarise(run_dir: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         "samples_per_rollout": _samples_per_rollout(epochs),
         "resumed_rollouts": sum(stage.get("resumed") or 0 for stage in stages) if stages else None,
         "wall_s": _seconds(stages),
+        "engines": _read_json(run_dir / "capability.json") or [],
         "config": run["config"],
     }
     return summary, epochs
@@ -238,7 +239,7 @@ def _read_rows(folder: Path) -> list[dict[str, Any]]:
     return [row for file in whole for row in records.read(file, records.ROLLOUTS)]
 
 
-def _read_json(file: Path) -> dict[str, Any] | None:
+def _read_json(file: Path) -> Any:
     """JSON data; NaN and the infinities, which are no JSON, are unknown."""
     return json.loads(file.read_text(), parse_constant=lambda _: None) if file.exists() else None
 

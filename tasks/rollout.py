@@ -231,8 +231,12 @@ def _classify(slot: Slot, arena: Arena, outcome: Outcome, summary: Mapping[str, 
     ended = end(slot.harness, outcome, summary["answered"], f"{PROXY_URL}/r/{slot.rollout.id}")
     row = {"exit_code": outcome.exit_code, "exit": ended.exit, "reason": ended.reason, "error_class": ended.error_class}
     if summary["out_of_budget"]:
-        limit = f"out of model calls ({arena.limits.max_calls})"
-        row |= {"exit": "out_of_calls", "reason": limit, "error_class": PolicyFailure.__name__}
+        budget = summary["out_of_budget"]
+        reason = {
+            "out_of_calls": f"out of model calls ({arena.limits.max_calls})",
+            "out_of_tokens": f"out of generated tokens ({arena.limits.max_total_tokens})",
+        }[budget]
+        row |= {"exit": budget, "reason": reason, "error_class": PolicyFailure.__name__}
     elif ended.exit == "failed" and summary["answered"] and _gave_up(outcome):
         # All its calls were answered, so what it gave up on is what the policy said: a real outcome, scored as it is.
         row |= {"exit": "gave_up", "error_class": PolicyFailure.__name__}

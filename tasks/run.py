@@ -4,6 +4,7 @@ runs/<run>/run.json                      the configuration it started with
 runs/<run>/{eval-before,epoch-001,…,eval-after}/{calls/,rollouts/,rollouts.parquet}
 runs/<run>/epoch-001/train.json          the trainer's result
 runs/<run>/checkpoints/                  optimizer state and exported model folders
+runs/<run>/capability.json               what the engines can do, as measured at the last start
 runs/<run>/stages.jsonl, logs/, report.html, summary.json
 """
 
@@ -28,7 +29,10 @@ BUILTIN_TRAIN, BUILTIN_HELDOUT = 240, 60
 
 # What may differ when a run is taken up again: how it is carried out and how long, not what it is.
 MAY_CHANGE = frozenset(
-    {"epochs", "concurrency", "retries", "sandbox", "limits", "engine", "evaluate_first", "evaluate_last", "profile"}
+    {
+        *("epochs", "evaluate_first", "evaluate_last"),
+        *("concurrency", "retries", "profile", "sandbox", "limits", "engine", "engine_replicas"),
+    }
 )
 
 

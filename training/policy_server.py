@@ -15,7 +15,6 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +41,6 @@ _PROBE_TOKENS = 8
 _PROBE_TEMPERATURE = 0.5  # not 1, so that logprobs from before temperature give themselves away
 
 Shapes = dict[str, tuple[int, ...]]
-
-
-@dataclass(frozen=True)
-class Capability:
-    """What was measured: `logprob_kind` is "processed" (after temperature); `max_model_len` counts prompt and reply."""
-
-    max_model_len: int
-    logprob_kind: str
 
 
 class PolicyServer:
@@ -81,21 +72,10 @@ class PolicyServer:
         except (aiohttp.ClientError, TimeoutError):
             return False
 
-    async def measure(self) -> Capability:
-        """What the server can do, from real completions. Raises InfrastructureError if training cannot use it."""
+    async def check(self) -> None:
+        """Name the weights and see by a probe that they are served. Raises InfrastructureError if they are not."""
         await self._name(self.version)
-        models = await self._ask("GET", "/v1/models")
-        limit = int(models["data"][0]["max_model_len"])
         await self._verify(self.folder, self.version)
-        client = EngineClient(self.url, self._session)
-        try:
-            await client.generate([0] * limit, Sampling(max_tokens=1))
-        except Problem as problem:
-            if problem.kind != "context_length":
-                raise InfrastructureError(f"policy server refused a long prompt as {problem.kind}") from problem
-        else:
-            raise InfrastructureError(f"policy server took a prompt as long as its limit of {limit} tokens")
-        return Capability(max_model_len=limit, logprob_kind="processed")
 
     async def reload(self, folder: Path, version: int) -> None:
         """Serve the weights in `folder` as `version`, once the requests under way have ended under the old ones.
@@ -170,7 +150,7 @@ async def running_policy_server(
     kind: str, model_dir: Path, log: Path, max_model_len: int, port: int | None = None
 ) -> AsyncIterator[PolicyServer]:
     """A policy server of `kind` (a name in `training.engines`) for the time of the block, serving `model_dir` as
-    version 0 on loopback, measured and found fit.
+    version 0 on loopback, its weights checked.
 
     Raises ConfigError for a folder or port that cannot be used, InfrastructureError if the server does not come up.
     """
@@ -183,7 +163,7 @@ async def running_policy_server(
         async with aiohttp.ClientSession() as session:
             server = PolicyServer(f"http://127.0.0.1:{port}", child, model_dir, session)
             await server.wait_ready(launch.start_s)
-            await server.measure()
+            await server.check()
             yield server
     finally:
         await asyncio.to_thread(child.stop)

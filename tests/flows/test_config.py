@@ -55,6 +55,8 @@ def test_a_loaded_config_loads_to_itself() -> None:
         ({"profile": "cloud"}, "profile: 'cloud' is refused: input should be 'local' or 'kubernetes'."),
         ({"harnesses": ["codex", "codex"]}, "harnesses: ['codex', 'codex'] is refused: name each harness once."),
         ({"max_tokens": 16384}, "max_tokens: 16384 is refused: must be below max_model_len (8192)"),
+        ({"top_p": 0.9}, "top_p: 0.9 is refused: the trainer computes log-probabilities of the whole distribution"),
+        ({"top_k": 40}, "top_k: 40 is refused: the trainer computes"),
         ({"run": "My Run"}, "run: 'My Run' is refused: run 'My Run': use at most 40 lower-case letters"),
     ],
 )

@@ -55,9 +55,10 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def recording(model: Path, engine_url: str, folder: Path) -> AsyncIterator[Recording]:
+async def recording(model: Path, engine_url: str, folder: Path, *replicas: str) -> AsyncIterator[Recording]:
     port, control_port = free_port(), free_port()
-    server = asyncio.ensure_future(serve(port, control_port, engine_url, model, TOKEN, str(folder / "conf")))
+    engines = [engine_url, *replicas]
+    server = asyncio.ensure_future(serve(port, control_port, engines, model, TOKEN, str(folder / "conf")))
     headers = {"authorization": f"Bearer {TOKEN}"}
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{control_port}", headers=headers, timeout=20) as control:
         while True:

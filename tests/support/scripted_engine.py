@@ -20,33 +20,43 @@ class ScriptedEngine:
     delay_s: float = 0.0
     asked: list[dict[str, Any]] = field(default_factory=list)
     cancelled: int = 0
+    running: int = 0
     url: str = ""
     version: int = 0
+    max_model_len: int | None = None
+
+    async def _models(self, _: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": "policy", "max_model_len": self.max_model_len}]})
 
     async def _generate(self, http: web.Request) -> web.StreamResponse:
         body = await http.json()
+        number = len(self.asked)
         self.asked.append(body)
+        self.running += 1
         try:
             await asyncio.sleep(self.delay_s)
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
-        answer = self.script(body["token_ids"], len(self.asked) - 1)
-        if isinstance(answer, web.Response):
-            return answer
+        finally:
+            self.running -= 1
+        answer = self.script(body["token_ids"], number)
+        return answer if isinstance(answer, web.Response) else self.completion(answer)
+
+    def completion(self, ids: list[int], finish: str = "stop") -> web.Response:
         choice = {
-            "token_ids": answer,
-            "finish_reason": "stop",
-            "logprobs": {"content": [{"token_id": t, "logprob": -0.25} for t in answer]},
-            "weight_versions": [{"version": self.version, "start": 0, "end": len(answer)}],
+            "token_ids": ids,
+            "finish_reason": finish,
+            "logprobs": {"content": [{"token_id": t, "logprob": -0.25} for t in ids]},
+            "weight_versions": [{"version": self.version, "start": 0, "end": len(ids)}],
         }
-        return web.json_response({"choices": [choice], "usage": {"completion_tokens": len(answer)}})
+        return web.json_response({"choices": [choice], "usage": {"completion_tokens": len(ids)}})
 
 
 @asynccontextmanager
 async def serving(engine: ScriptedEngine) -> AsyncIterator[ScriptedEngine]:
     app = web.Application(client_max_size=64 << 20)
-    app.add_routes([web.post("/inference/v1/generate", engine._generate)])
+    app.add_routes([web.post("/inference/v1/generate", engine._generate), web.get("/v1/models", engine._models)])
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -62,7 +62,7 @@ async def arena(
 
 @asynccontextmanager
 async def arena_of(engine: str, model: Path, folder: Path) -> AsyncIterator[Arena]:
-    async with running_proxy(proxy_python(ROOT), engine, model, folder / "proxy.log") as proxy:
+    async with running_proxy(proxy_python(ROOT), [engine], model, folder / "proxy.log") as proxy:
         yield Arena(
             proxy=proxy,
             sandbox=choose("auto"),

@@ -113,6 +113,17 @@ def test_summary_of_a_finished_run(finished: Path) -> None:
     assert summary["wall_s"]["rollout"] == 60.0
 
 
+def test_what_was_measured_of_the_engines_is_shown(finished: Path) -> None:
+    assert "Not measured." in write_report(finished, *summarise(finished)).read_text()
+    engine = {"engine": "http://127.0.0.1:8200", "logprob_kind": "processed", "max_model_len": None}
+    (finished / "capability.json").write_text(json.dumps([engine]))
+    summary, epochs = summarise(finished)
+    assert summary["engines"] == [engine]
+    page = write_report(finished, summary, epochs).read_text()
+    assert "<th>logprob kind</th>" in page
+    assert "<td>http://127.0.0.1:8200</td><td>processed</td><td>–</td>" in page
+
+
 def test_an_epoch_counts_the_last_try_of_each_slot(finished: Path) -> None:
     epoch = summarise(finished)[1][0]
     assert (epoch["rollouts"], epoch["scored"], epoch["infra_failures"]) == (4, 3, 1)

@@ -17,7 +17,6 @@ from training import engines
 from training import policy_server
 from training.child import free_port
 from training.engines import vllm
-from training.policy_server import Capability
 from training.policy_server import PolicyServer
 from training.policy_server import check_folder
 from training.policy_server import check_replacement
@@ -50,13 +49,10 @@ def alive(group: int) -> bool:
 class TestServing:
     pytestmark = serving
 
-    async def test_is_measured_at_the_start_and_gone_at_the_end(
-        self, folders: tuple[Path, Path], tmp_path: Path
-    ) -> None:
+    async def test_takes_new_weights_and_is_gone_at_the_end(self, folders: tuple[Path, Path], tmp_path: Path) -> None:
         port = free_port()
         async with running_policy_server("embedded", folders[0], tmp_path / "log", 512, port) as policy:
             assert (policy.version, policy.url) == (0, f"http://127.0.0.1:{port}")
-            assert await policy.measure() == Capability(max_model_len=512, logprob_kind="processed")
             await policy.reload(folders[1], 4)
             assert (policy.version, policy.folder) == (4, folders[1])
         assert not policy.child.alive()
@@ -85,7 +81,7 @@ class TestServing:
             # Swapping the two temperatures is what a server looks like that leaves temperature out.
             monkeypatch.setattr(policy_server, "_reference", lambda f, p, s, t: real(f, p, s, 1.0 if t != 1 else 0.5))
             with pytest.raises(InfrastructureError, match="before temperature"):
-                await policy.measure()
+                await policy.check()
 
     async def test_server_that_dies_tells_its_last_lines(self, folders: tuple[Path, Path], tmp_path: Path) -> None:
         (tmp_path / "broken").mkdir()

@@ -16,6 +16,9 @@ import pytest_asyncio
 import torch
 from transformers import AutoModelForCausalLM
 
+from proxy_addons.capability import Capability
+from proxy_addons.capability import measure
+from proxy_addons.capability import why_untrainable
 from proxy_addons.conversation import Problem
 from proxy_addons.engine import Completion
 from proxy_addons.engine import EngineClient
@@ -130,6 +133,24 @@ async def test_logprobs_are_of_the_distribution_sampled_from(
     got = await client.generate(prompt, Sampling(max_tokens=24, temperature=temperature, top_p=top_p, seed=3))
     assert_exact(running, prompt, got, temperature, top_p)
     assert got.weight_version == running.version
+
+
+async def test_measured_by_real_completions_it_is_fit_for_training(running: Running, client: EngineClient) -> None:
+    found = await measure(client, ids(40, 33), LIMIT)
+    assert found == Capability(
+        engine=running.url,
+        ids=True,
+        logprobs=True,
+        logprob_kind="processed",
+        max_tokens="honoured",
+        large_max_tokens="clamped",
+        stop_token="included",
+        finish_reasons="right",
+        long_prompt="refused",
+        weight_version=running.version,
+        max_model_len=LIMIT,
+    )
+    assert why_untrainable(found, 0.7, LIMIT) == []
 
 
 async def test_greedy_takes_the_likeliest_with_its_logprob_at_temperature_1(
