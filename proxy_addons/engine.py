@@ -7,6 +7,7 @@ import math
 import re
 from dataclasses import dataclass
 from dataclasses import field
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -44,6 +45,16 @@ class Completion:
     findings: tuple[str, ...] = field(default=())
 
 
+@dataclass(frozen=True)
+class Pictures:
+    """The images of a prompt. `token_ids` is the prompt with one placeholder token for each image, in order, which the
+    engine expands itself; `urls` are `data:` URLs and `names` their hashes."""
+
+    token_ids: list[int]
+    urls: tuple[str, ...]
+    names: tuple[str, ...]
+
+
 class EngineClient:
     """One policy server over HTTP."""
 
@@ -52,9 +63,12 @@ class EngineClient:
         self._session = session
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
 
-    async def generate(self, prompt_ids: list[int], sampling: Sampling) -> Completion:
+    async def generate(self, prompt_ids: list[int], sampling: Sampling, pictures: Pictures | None = None) -> Completion:
         """Sample once from `prompt_ids`. Raises InfrastructureError if the engine is away or broken, Problem
-        `context_length` if it says the prompt is too long."""
+        `context_length` if it says the prompt is too long.
+
+        With `pictures`, the engine tells the prompt as it expanded it; one that is not `prompt_ids` is the finding
+        `prompt_ids_differ`."""
         params: dict[str, Any] = {
             "max_tokens": sampling.max_tokens,
             "temperature": sampling.temperature,
@@ -66,6 +80,10 @@ class EngineClient:
         if sampling.seed is not None:
             params["seed"] = sampling.seed
         body = {"model": "policy", "token_ids": prompt_ids, "sampling_params": params, "stream": False}
+        if pictures is not None:
+            parts = zip(pictures.urls, pictures.names, strict=True)
+            body["content_parts"] = [{"type": "image_url", "url": url, "uuid": name} for url, name in parts]
+            body |= {"token_ids": pictures.token_ids, "return_token_ids": True}
         try:
             # orjson: a prompt of 26,000 ids takes the standard library longer to write than all the rest of a call.
             async with self._session.post(
@@ -79,7 +97,11 @@ class EngineClient:
                     if response.status == 400 and _TOO_LONG.search(text):
                         raise Problem("context_length", text)
                     raise InfrastructureError(f"policy server answered {response.status}: {text}")
-                return read_completion(orjson.loads(await response.read()))
+                answer = orjson.loads(await response.read())
+                completion = read_completion(answer)
+                if pictures is not None and answer.get("prompt_token_ids") != prompt_ids:
+                    return replace(completion, findings=(*completion.findings, "prompt_ids_differ"))
+                return completion
         except (aiohttp.ClientError, TimeoutError, ValueError, KeyError) as error:
             raise InfrastructureError(f"policy server at {self.url}: {type(error).__name__}: {error}") from error
 

@@ -34,9 +34,15 @@ from proxy_addons.dialects import Dialect
 from proxy_addons.dialects import Route
 from proxy_addons.dialects import find_route
 from proxy_addons.engine import Completion
+from proxy_addons.engine import Pictures
 from proxy_addons.engine import Sampling
 from proxy_addons.errors import InfrastructureError
+from proxy_addons.images import data_url
+from proxy_addons.images import show
+from proxy_addons.images import shown_images
+from proxy_addons.images import store
 from proxy_addons.ledger import Ledger
+from proxy_addons.ledger import die
 from proxy_addons.live import Live
 from proxy_addons.live import LiveRollout
 from proxy_addons.records import to_json
@@ -50,7 +56,7 @@ ROLLOUT_HEADER = "x-openforge-rollout"
 SECRET_HEADER = "x-openforge-secret"
 CALL_HEADER = "x-openforge-call"
 
-Generate = Callable[[list[int], Sampling], Awaitable[Completion]]
+Generate = Callable[[list[int], Sampling, Pictures | None], Awaitable[Completion]]
 
 
 class Gate:
@@ -144,6 +150,8 @@ class Gateway:
         try:
             body = await _body(http, rollout.key)
             request = _as_routed(dialect.parse(_json_object(body), http.headers), route)
+            if self._rendering.sees_images:
+                request = show(request)
             if route.purpose == "count":
                 return web.json_response(dialect.count_json(len(rollout.trajectory.place(request).prompt_ids)))
             return await self._call(http, rollout, dialect, request, body)
@@ -173,6 +181,7 @@ class Gateway:
     async def _answer(self, call: Call, body_sha: str) -> Reply:
         """Record, ask the engine, record what it said. Raises Problem where there is no answer."""
         try:
+            await _keep_images(call)
             await self._record(call, _intent(call, body_sha))
             reply, terminal = await self._ask(call)
         except asyncio.CancelledError:
@@ -203,7 +212,7 @@ class Gateway:
                 f"prompt is too long: {len(prompt)} tokens > {limits.max_model_len - 1} maximum",
             )
         async with self.gate:
-            completion = await self._generate(prompt, call.sampling)
+            completion = await self._generate(prompt, call.sampling, self._pictures(call))
         parsed = self._rendering.parse(completion.token_ids, prompt, call.request.tools, f"call_{call.number}")
         cut = completion.finish == "length"
         finish: Finish = "length" if cut else "tool_calls" if parsed.tool_calls else "stop"
@@ -223,6 +232,14 @@ class Gateway:
             "reply": message_json(reply.message()),
             "findings": [*completion.findings, *parsed.findings, *(["truncated"] if cut else [])],
         }
+
+    def _pictures(self, call: Call) -> Pictures | None:
+        """The images that go to the engine with this call's prompt."""
+        images = shown_images(call.request.messages)
+        if not images:
+            return None
+        ids = self._rendering.one_token_an_image(call.placement.prompt_ids, len(images))
+        return Pictures(ids, tuple(map(data_url, images)), tuple(image.sha256 for image in images))
 
     async def _record(self, call: Call, fields: dict[str, Any]) -> None:
         kind = "terminal" if "status" in fields else "intent"
@@ -256,6 +273,16 @@ class Gateway:
                 await response.write(piece)
         await response.write_eof()
         return response
+
+
+async def _keep_images(call: Call) -> None:
+    """The new messages' images on disk, beside the calls file and before the line that refers to them."""
+    images = [image for message in call.placement.new_messages for image in message.images]
+    if images:
+        try:
+            await asyncio.to_thread(store, call.rollout.ledger.parent / "images", images)
+        except OSError as error:
+            die(error)
 
 
 async def _body(http: web.Request, key: str) -> bytes:
@@ -326,5 +353,6 @@ def _intent(call: Call, body_sha: str) -> dict[str, Any]:
         "messages_delta": [message_json(m) for m in placement.new_messages],
         "tools_digest": tools_digest(request.tools),
         "request_sha": body_sha,
+        "images": [image.sha256 for image in shown_images(request.messages)] or None,
         "findings": list(placement.findings),
     }

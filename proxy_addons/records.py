@@ -60,9 +60,11 @@ CALLS = pa.schema(
         ("findings", _strings),
         ("request_sha", pa.string()),
         ("raw_ref", pa.string()),
+        ("images", _strings),
     ]
 )
-"""`status`: "ok" | "error" | "incomplete" | "abandoned". Only "ok" rows may be trained."""
+"""`status`: "ok" | "error" | "incomplete" | "abandoned". Only "ok" rows may be trained. `images`: the hashes of
+the images in the whole prompt, in the order of their placeholder tokens; null where the policy saw none."""
 
 ROLLOUTS = pa.schema(
     [

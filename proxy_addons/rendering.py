@@ -5,6 +5,7 @@ Text that came from a file or a tool never becomes a control token: the tokenize
 """
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,16 +17,20 @@ from renderers import RendererConfig
 from renderers import create_renderer
 from renderers.base import RenderedTokens
 from renderers.base import ToolCallParseStatus
+from renderers.default import DefaultRenderer
 from transformers import AutoTokenizer
 
 from proxy_addons.conversation import Message
 from proxy_addons.conversation import Tool
 from proxy_addons.conversation import ToolCall
 from proxy_addons.errors import ConfigError
+from proxy_addons.images import content_parts
 from proxy_addons.records import to_json
+from proxy_addons.vision import one_token_an_image
+from proxy_addons.vision import seeing_renderer
 
 _CONFIGS: TypeAdapter[Any] = TypeAdapter(RendererConfig)
-_BY_MODEL_TYPE = {"qwen3": "qwen3", "qwen3_moe": "qwen3", "qwen3_vl": "qwen3-vl"}
+_BY_MODEL_TYPE = {"qwen3": "qwen3", "qwen3_moe": "qwen3", "qwen3_vl": "qwen3-vl", "qwen3_vl_moe": "qwen3-vl"}
 
 
 @dataclass(frozen=True)
@@ -41,17 +46,39 @@ class Parsed:
 class Rendering:
     """One model's template: messages → ids and ids → message."""
 
-    def __init__(self, renderer: Renderer, control_ids: frozenset[int]) -> None:
+    def __init__(
+        self,
+        renderer: Renderer,
+        control_ids: frozenset[int],
+        image_id: int | None = None,
+        control_text: re.Pattern[str] | None = None,
+    ) -> None:
         self.renderer = renderer
         self.stop_token_ids = tuple(renderer.get_stop_token_ids())
-        self._control = control_ids
+        self._control = control_ids - {image_id}  # an image's own placeholder tokens are content
+        self._image_id = image_id
+        self._control_text = control_text
+
+    @property
+    def sees_images(self) -> bool:
+        """Whether the policy is shown images; else it reads a placeholder in their place."""
+        return self._image_id is not None
+
+    def first_image(self, ids: list[int]) -> int:
+        """The position of the first image in a prompt, or its length."""
+        return ids.index(self._image_id) if self._image_id is not None and self._image_id in ids else len(ids)
+
+    def one_token_an_image(self, ids: list[int], images: int) -> list[int]:
+        """The prompt with its images unexpanded. Raises `Problem` if it does not have as many."""
+        assert self._image_id is not None
+        return one_token_an_image(ids, self._image_id, images)
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[list[int], tuple[str, ...]]:
         """The prompt from nothing, ready for the assistant's turn, with findings."""
         rendered = self.renderer.render(
             [_wire(m) for m in messages], tools=[_tool(t) for t in tools] or None, add_generation_prompt=True
         )
-        return list(rendered.token_ids), self._forged(rendered, 0)
+        return list(rendered.token_ids), self._spelled(messages) or self._forged(rendered, 0)
 
     def extend(
         self, prompt: list[int], sampled: Sequence[int], new: Sequence[Message], tools: Sequence[Tool]
@@ -91,6 +118,13 @@ class Rendering:
             findings.append("reasoning_open")
         return Parsed(content, parsed.reasoning_content or "", tuple(calls), tuple(findings))
 
+    def _spelled(self, messages: Sequence[Message]) -> tuple[str, ...]:
+        """The same finding where the template is opaque, so that control tokens in text do become control tokens."""
+        if self._control_text is None:
+            return ()
+        texts = (t for m in messages for t in (m.content, m.reasoning, *(c.arguments for c in m.tool_calls)))
+        return ("control_token_in_content",) if any(map(self._control_text.search, texts)) else ()
+
     def _forged(self, rendered: RenderedTokens, start: int) -> tuple[str, ...]:
         """A finding if a control token lies in text that the policy did not write itself."""
         for position in range(start, len(rendered.is_content)):
@@ -105,10 +139,11 @@ def load_rendering(folder: Path) -> Rendering:
     """The rendering of the model in `folder`.
 
     Which renderer: `renderer.json` in the folder (a typed config of the `renderers` package) if it is there, else the
-    model type, else `renderers`' own choice by name. Raises ConfigError if the folder has no tokenizer.
+    model type, else `renderers`' own choice by name. Raises ConfigError if the folder has no tokenizer, or if the
+    policy sees images and cannot be shown them.
     """
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, split_special_tokens=True)
+        tokenizer = _tokenizer(folder, split_special_tokens=True)
         model_type = json.loads((folder / "config.json").read_text()).get("model_type", "")
     except (OSError, ValueError) as error:
         raise ConfigError(f"model folder {folder}: no tokenizer and config.json that load ({error})") from error
@@ -118,11 +153,24 @@ def load_rendering(folder: Path) -> Rendering:
         config = _CONFIGS.validate_json(own.read_text())
     elif model_type in _BY_MODEL_TYPE:
         config = _CONFIGS.validate_python({"name": _BY_MODEL_TYPE[model_type]})
-    return Rendering(create_renderer(tokenizer, config), frozenset(tokenizer.added_tokens_decoder))
+    control = frozenset(tokenizer.added_tokens_decoder)
+    if config is not None and config.name == "qwen3-vl":
+        seeing = seeing_renderer(tokenizer, config, folder)
+        return Rendering(seeing, control, tokenizer.convert_tokens_to_ids("<|image_pad|>"))
+    renderer = create_renderer(tokenizer, config)
+    if isinstance(renderer, DefaultRenderer):
+        # It encodes the template's own control tokens with the text, so these must not be split.
+        spelled = re.compile("|".join(re.escape(str(token)) for token in tokenizer.added_tokens_decoder.values()))
+        return Rendering(create_renderer(_tokenizer(folder), config), control, control_text=spelled)
+    return Rendering(renderer, control)
+
+
+def _tokenizer(folder: Path, **options: Any) -> Any:
+    return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, **options)
 
 
 def _wire(message: Message) -> Any:
-    wire: dict[str, Any] = {"role": message.role, "content": message.content}
+    wire: dict[str, Any] = {"role": message.role, "content": content_parts(message)}
     if message.reasoning:
         wire["reasoning_content"] = message.reasoning
     if message.tool_calls:

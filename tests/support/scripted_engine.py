@@ -22,6 +22,8 @@ class ScriptedEngine:
     cancelled: int = 0
     url: str = ""
     version: int = 0
+    expand: Callable[[dict[str, Any]], list[int]] | None = None
+    """From a request with images to the prompt as the engine's own processor expands it."""
 
     async def _generate(self, http: web.Request) -> web.StreamResponse:
         body = await http.json()
@@ -40,7 +42,8 @@ class ScriptedEngine:
             "logprobs": {"content": [{"token_id": t, "logprob": -0.25} for t in answer]},
             "weight_versions": [{"version": self.version, "start": 0, "end": len(answer)}],
         }
-        return web.json_response({"choices": [choice], "usage": {"completion_tokens": len(answer)}})
+        told = {"prompt_token_ids": self.expand(body)} if self.expand and body.get("return_token_ids") else {}
+        return web.json_response({"choices": [choice], "usage": {"completion_tokens": len(answer)}, **told})
 
 
 @asynccontextmanager
