@@ -42,6 +42,7 @@ from tasks.proxy import proxy_python
 from tasks.proxy import running_proxy
 from tasks.report import epoch_table
 from tasks.report import summarise
+from tasks.report import write_rendering
 from tasks.report import write_report
 from tasks.rollout import Arena
 from tasks.run import ROOT
@@ -122,6 +123,7 @@ async def open_session(config: RunConfig) -> AsyncIterator[Session]:
             proxy = await stack.enter_async_context(
                 running_proxy(proxy_python(ROOT), policy.url, base, logs / "proxy.log")
             )
+        write_rendering(run.path, await proxy.rendering())
         arena = Arena(
             proxy=proxy,
             sandbox=sandbox,

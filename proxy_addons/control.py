@@ -27,6 +27,7 @@ from proxy_addons.live import Limits
 from proxy_addons.live import Live
 from proxy_addons.live import LiveRollout
 from proxy_addons.rendering import Rendering
+from proxy_addons.stability import describe
 
 
 class Registration(BaseModel):
@@ -53,6 +54,7 @@ class Control:
         self._ledger = ledger
         self._gateway = gateway
         self._rendering = rendering
+        self._template = describe(rendering)
         self._token = token
 
     def app(self) -> web.Application:
@@ -61,6 +63,7 @@ class Control:
         app.add_routes(
             [
                 web.get("/health", self._health),
+                web.get("/rendering", self._told),
                 web.post("/rollouts", self._register),
                 web.get("/rollouts/{id}/failure", self._failure),
                 web.delete("/rollouts/{id}", self._end),
@@ -82,6 +85,10 @@ class Control:
 
     async def _health(self, _: web.Request) -> web.Response:
         return web.json_response({"rollouts": len(self._live)})
+
+    async def _told(self, _: web.Request) -> web.Response:
+        """How the policy's template treats a conversation that grows (see `stability`)."""
+        return web.json_response(self._template)
 
     async def _register(self, http: web.Request) -> web.Response:
         """Make a rollout's key and prefix valid."""

@@ -46,18 +46,15 @@ class Parsed:
 class Rendering:
     """One model's template: messages → ids and ids → message."""
 
-    def __init__(
-        self,
-        renderer: Renderer,
-        control_ids: frozenset[int],
-        image_id: int | None = None,
-        control_text: re.Pattern[str] | None = None,
-    ) -> None:
+    def __init__(self, renderer: Renderer, tokenizer: Any, image_id: int | None = None) -> None:
         self.renderer = renderer
+        self.tokenizer = tokenizer
         self.stop_token_ids = tuple(renderer.get_stop_token_ids())
-        self._control = control_ids - {image_id}  # an image's own placeholder tokens are content
+        self.opaque = isinstance(renderer, DefaultRenderer)
+        """Whether control tokens in a text do become control tokens: the template is encoded whole."""
+        self._control = frozenset(tokenizer.added_tokens_decoder) - {image_id}  # an image's own tokens are content
+        self._control_text = re.compile("|".join(map(re.escape, tokenizer.get_added_vocab())) or "(?!)")
         self._image_id = image_id
-        self._control_text = control_text
 
     @property
     def sees_images(self) -> bool:
@@ -79,6 +76,11 @@ class Rendering:
             [_wire(m) for m in messages], tools=[_tool(t) for t in tools] or None, add_generation_prompt=True
         )
         return list(rendered.token_ids), self._spelled(messages) or self._forged(rendered, 0)
+
+    def replied(self, messages: Sequence[Message], reply: Message, tools: Sequence[Tool]) -> list[int]:
+        """The conversation up to the end of a reply, as the template writes it."""
+        wire = [_wire(m) for m in (*messages, reply)]
+        return list(self.renderer.render(wire, tools=[_tool(t) for t in tools] or None).token_ids)
 
     def extend(
         self, prompt: list[int], sampled: Sequence[int], new: Sequence[Message], tools: Sequence[Tool]
@@ -119,8 +121,8 @@ class Rendering:
         return Parsed(content, parsed.reasoning_content or "", tuple(calls), tuple(findings))
 
     def _spelled(self, messages: Sequence[Message]) -> tuple[str, ...]:
-        """The same finding where the template is opaque, so that control tokens in text do become control tokens."""
-        if self._control_text is None:
+        """The same finding where the template is opaque, by the text alone."""
+        if not self.opaque:
             return ()
         texts = (t for m in messages for t in (m.content, m.reasoning, *(c.arguments for c in m.tool_calls)))
         return ("control_token_in_content",) if any(map(self._control_text.search, texts)) else ()
@@ -153,16 +155,15 @@ def load_rendering(folder: Path) -> Rendering:
         config = _CONFIGS.validate_json(own.read_text())
     elif model_type in _BY_MODEL_TYPE:
         config = _CONFIGS.validate_python({"name": _BY_MODEL_TYPE[model_type]})
-    control = frozenset(tokenizer.added_tokens_decoder)
     if config is not None and config.name == "qwen3-vl":
         seeing = seeing_renderer(tokenizer, config, folder)
-        return Rendering(seeing, control, tokenizer.convert_tokens_to_ids("<|image_pad|>"))
+        return Rendering(seeing, tokenizer, tokenizer.convert_tokens_to_ids("<|image_pad|>"))
     renderer = create_renderer(tokenizer, config)
     if isinstance(renderer, DefaultRenderer):
         # It encodes the template's own control tokens with the text, so these must not be split.
-        spelled = re.compile("|".join(re.escape(str(token)) for token in tokenizer.added_tokens_decoder.values()))
-        return Rendering(create_renderer(_tokenizer(folder), config), control, control_text=spelled)
-    return Rendering(renderer, control)
+        tokenizer = _tokenizer(folder)
+        renderer = create_renderer(tokenizer, config)
+    return Rendering(renderer, tokenizer)
 
 
 def _tokenizer(folder: Path, **options: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from renderers import Renderer
+from renderers.base import RenderedTokens
 from renderers.qwen3_vl import Qwen3VLRenderer
 
 from proxy_addons.conversation import Problem
@@ -33,6 +34,25 @@ class GridOnly:
         return {"image_grid_thw": np.array([[1, 1, n] for n in counts]), "pixel_values": None}
 
 
+class SeeingRenderer(Qwen3VLRenderer):
+    """Qwen3-VL's, which leaves out every system message but the first: a later one is said by the user instead."""
+
+    def render(self, messages: Sequence[Any], **options: Any) -> RenderedTokens:
+        """See `Renderer.render`."""
+        return super().render([*messages[:1], *map(_heard, messages[1:])], **options)
+
+    def bridge_to_next_turn(
+        self, previous_prompt_ids: list[int], previous_completion_ids: list[int], new_messages: Any, **options: Any
+    ) -> RenderedTokens | None:
+        """See `Renderer.bridge_to_next_turn`."""
+        new = list(map(_heard, new_messages))
+        return super().bridge_to_next_turn(previous_prompt_ids, previous_completion_ids, new, **options)
+
+
+def _heard(message: dict[str, Any]) -> dict[str, Any]:
+    return {**message, "role": "user"} if message["role"] == "system" else message
+
+
 def seeing_renderer(tokenizer: Any, config: Any, folder: Path) -> Renderer:
     """The Qwen3-VL renderer with the image sizes of the model in `folder`. Raises ConfigError if it cannot see."""
     if not (folder / "preprocessor_config.json").exists():
@@ -48,7 +68,7 @@ def seeing_renderer(tokenizer: Any, config: Any, folder: Path) -> Renderer:
         sizes = GridOnly(Qwen2VLImageProcessorPil.from_pretrained(str(folder), local_files_only=True))
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(f"model folder {folder}: preprocessor_config.json does not load ({error})") from error
-    return Qwen3VLRenderer(tokenizer, config, processor=SimpleNamespace(image_processor=sizes))
+    return SeeingRenderer(tokenizer, config, processor=SimpleNamespace(image_processor=sizes))
 
 
 def one_token_an_image(ids: Sequence[int], image_id: int, images: int) -> list[int]:

@@ -69,9 +69,15 @@ def summarise(run_dir: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         "samples_per_rollout": _samples_per_rollout(epochs),
         "resumed_rollouts": sum(stage.get("resumed") or 0 for stage in stages) if stages else None,
         "wall_s": _seconds(stages),
+        "rendering": _read_json(run_dir / "rendering.json"),
         "config": run["config"],
     }
     return summary, epochs
+
+
+def write_rendering(run_dir: Path, described: Mapping[str, Any]) -> None:
+    """Keep for the report what the proxy says of the policy's template."""
+    _write(run_dir / "rendering.json", json.dumps(described, indent=1) + "\n")
 
 
 def write_report(run_dir: Path, summary: dict[str, Any], epochs: list[dict[str, Any]]) -> Path:
