@@ -141,29 +141,39 @@ def load_rendering(folder: Path) -> Rendering:
     """The rendering of the model in `folder`.
 
     Which renderer: `renderer.json` in the folder (a typed config of the `renderers` package) if it is there, else the
-    model type, else `renderers`' own choice by name. Raises ConfigError if the folder has no tokenizer, or if the
-    policy sees images and cannot be shown them.
+    model type, else `renderers`' own choice by name. Raises ConfigError if the folder has no tokenizer or nothing
+    to render with, or if the policy sees images and cannot be shown them.
     """
     try:
         tokenizer = _tokenizer(folder, split_special_tokens=True)
         model_type = json.loads((folder / "config.json").read_text()).get("model_type", "")
     except (OSError, ValueError) as error:
         raise ConfigError(f"model folder {folder}: no tokenizer and config.json that load ({error})") from error
-    own = folder / "renderer.json"
-    config = None
-    if own.exists():
-        config = _CONFIGS.validate_json(own.read_text())
-    elif model_type in _BY_MODEL_TYPE:
-        config = _CONFIGS.validate_python({"name": _BY_MODEL_TYPE[model_type]})
-    if config is not None and config.name == "qwen3-vl":
-        seeing = seeing_renderer(tokenizer, config, folder)
-        return Rendering(seeing, tokenizer, tokenizer.convert_tokens_to_ids("<|image_pad|>"))
-    renderer = create_renderer(tokenizer, config)
+    try:
+        config = _config(folder, model_type)
+        if config is not None and config.name == "qwen3-vl":
+            seeing = seeing_renderer(tokenizer, config, folder)
+            return Rendering(seeing, tokenizer, tokenizer.convert_tokens_to_ids("<|image_pad|>"))
+        renderer = create_renderer(tokenizer, config)
+    except (ValueError, TypeError, AssertionError) as error:
+        raise ConfigError(f"model folder {folder}: no renderer for it: {str(error).splitlines()[0]}") from error
     if isinstance(renderer, DefaultRenderer):
+        if tokenizer.chat_template is None:
+            raise ConfigError(
+                f"model folder {folder}: model type {model_type!r} has no renderer of its own and the folder has no "
+                "chat template; add chat_template.jinja, or name a renderer in renderer.json"
+            )
         # It encodes the template's own control tokens with the text, so these must not be split.
         tokenizer = _tokenizer(folder)
         renderer = create_renderer(tokenizer, config)
     return Rendering(renderer, tokenizer)
+
+
+def _config(folder: Path, model_type: str) -> Any:
+    own = folder / "renderer.json"
+    if own.exists():
+        return _CONFIGS.validate_json(own.read_text())
+    return _CONFIGS.validate_python({"name": _BY_MODEL_TYPE[model_type]}) if model_type in _BY_MODEL_TYPE else None
 
 
 def _tokenizer(folder: Path, **options: Any) -> Any:

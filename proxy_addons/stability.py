@@ -79,7 +79,7 @@ def _measure(rendering: Rendering, turn: Turn) -> str:
         messages = (*_ASKED, turn.reply, *turn.new)
         second = trajectory.place(Request(messages, _TOOLS))
         anew, _ = rendering.render(messages, _TOOLS)
-    except (TemplateError, ValueError):
+    except (TemplateError, ValueError, TypeError, KeyError, NotImplementedError):
         return "refused"
     prompts = [rendering.tokenizer.decode(ids) for ids in (second.prompt_ids, anew)]
     if any(message.content not in prompt for message in turn.new for prompt in prompts):

@@ -25,6 +25,7 @@ from tests.support.scripted_engine import ScriptedEngine
 from tests.support.scripted_engine import serving
 from tests.support.toy_model import make_seeing_model
 from tests.support.toy_model import make_toy_model
+from training.rows import build_rows
 
 SEEN = "[image omitted: this policy reads text only]"
 LINKED = "[image at a URL omitted: it was not fetched]"
@@ -248,6 +249,9 @@ async def test_o02_a_policy_that_sees_is_shown_the_images_in_order(seeing_model:
     assert message["content"] == "read a.png\n[image]\nand again\n[image]"
     assert [image["shown"] for image in message["images"]] == [True, True]
     assert len(list((tmp_path / "images").iterdir())) == 2
+    # The learner has no pixel values yet, so what was sampled after an image is refused, by that reason.
+    trained, report = build_rows(rows, max_row_tokens=1000)
+    assert (trained, dict(report.refused)) == ([], {"images_in_prompt": 2})
 
 
 async def test_o02_other_images_of_the_same_size_share_no_prefix(seeing_model: Path, tmp_path: Path) -> None:

@@ -27,6 +27,28 @@ def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
         load_rendering(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"renderer.json": '{"name": "qwen4"}'}, "no renderer for it"),
+        ({"renderer.json": '{"name": "llama-3"}'}, "no renderer for it: Special token '<|begin_of_text|>' not found"),
+        ({"chat_template.jinja": None}, "'plain' has no renderer of its own and the folder has no chat template"),
+    ],
+)
+def test_a_folder_that_nothing_can_render_is_refused_in_one_line(
+    tmp_path: Path, change: dict[str, str | None], says: str
+) -> None:
+    folder = make_plain_model(tmp_path, PLAIN)
+    for name, text in change.items():
+        (folder / name).unlink(missing_ok=True)
+        if text is not None:
+            (folder / name).write_text(text)
+    with pytest.raises(ConfigError) as refused:
+        load_rendering(folder)
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
 def test_a_policy_that_sees_needs_the_sizes_of_its_images(tmp_path: Path) -> None:
     folder = make_seeing_model(tmp_path)
     (folder / "preprocessor_config.json").write_text("not json")
