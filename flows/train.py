@@ -44,6 +44,7 @@ from tasks.proxy import proxy_python
 from tasks.proxy import running_proxy
 from tasks.report import epoch_table
 from tasks.report import summarise
+from tasks.report import write_rendering
 from tasks.report import write_report
 from tasks.rollout import Arena
 from tasks.run import ROOT
@@ -126,6 +127,7 @@ async def open_session(config: RunConfig) -> AsyncIterator[Session]:
                 running_proxy(proxy_python(ROOT), [policy.url for policy in policies], base, logs / "proxy.log")
             )
             await check_engines(proxy, run.path, config.temperature, config.max_model_len)
+        write_rendering(run.path, await proxy.rendering())
         arena = Arena(
             proxy=proxy,
             sandbox=sandbox,

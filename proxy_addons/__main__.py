@@ -37,6 +37,7 @@ from proxy_addons.ledger import Ledger
 from proxy_addons.live import Live
 from proxy_addons.rendering import load_rendering
 from proxy_addons.replicas import Replicas
+from proxy_addons.stability import describe
 
 IDLE_TIMEOUT_S = 3600
 MAX_BODY = "64m"
@@ -57,7 +58,7 @@ async def serve(port: int, control_port: int, engines: list[str], model: Path, t
         stack.push_async_callback(replicas.close)
         gateway = Gateway(live, ledger, rendering, replicas.generate)
         streams = await _listen(stack, gateway.app(), 0)
-        control = Control(live, ledger, gateway, rendering, replicas, token)
+        control = Control(live, ledger, gateway, rendering, await describe(rendering), replicas, token)
         await _listen(stack, control.app(), control_port)
         master = _master(port, confdir, Capture(live, ledger, gateway, ("127.0.0.1", streams)))
         loop = asyncio.get_running_loop()

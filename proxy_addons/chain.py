@@ -96,15 +96,18 @@ class Trajectory:
         extended = None
         if parent is not None and before is not None and new:
             extended = self._rendering.extend(before, len(parent.sampled_ids), new, request.tools)
-            if extended is None:
-                findings.append("prefix_break")
         if extended is not None and before is not None:
             delta, forged = extended
             ids, prefix, whole = np.concatenate([before, delta]), len(before), True
         else:
             ids, forged = await self._rendering.render_apart(request.messages, request.tools)
-            prefix = _common_prefix(before, ids) if before is not None else 0
-            whole = before is not None and prefix == len(before)
+            prefix, whole = 0, False
+            if before is not None:
+                # Different images have like placeholder tokens: nothing after the first one is known to be shared.
+                prefix = min(_common_prefix(before, ids), self._rendering.first_image(ids))
+                whole = prefix == len(before)
+                if not whole:
+                    findings.append("prefix_break")
         notes = tuple(dict.fromkeys([*findings, *forged]))
         return Placement(parent, ids, prefix, whole, new, digest, path[-1], notes)
 
@@ -138,7 +141,13 @@ class Trajectory:
 
     def _next(self, position: int | str, message: Message) -> int:
         """The position one message further. Arguments are parsed only in a spelling that is seen for the first time."""
-        spelled = (message.role, message.content, tuple((c.name, c.arguments) for c in message.tool_calls))
+        calls, images = message.tool_calls, message.images
+        spelled = (
+            message.role,
+            message.content,
+            tuple((call.name, call.arguments) for call in calls),
+            tuple(image.identity for image in images),
+        )
         found = self._positions.get((position, spelled))
         if found is None:
             value = (position, ("value", canonical(message)))

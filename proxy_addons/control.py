@@ -52,13 +52,22 @@ class Control:
     """The control application."""
 
     def __init__(
-        self, live: Live, ledger: Ledger, gateway: Gateway, rendering: Rendering, replicas: Replicas, token: str
+        self,
+        live: Live,
+        ledger: Ledger,
+        gateway: Gateway,
+        rendering: Rendering,
+        template: dict[str, Any],
+        replicas: Replicas,
+        token: str,
     ) -> None:
+        """`template` is what `stability.describe` told of the rendering."""
         self._live = live
         self._ledger = ledger
         self._gateway = gateway
         self._rendering = rendering
         self._replicas = replicas
+        self._template = template
         self._token = token
 
     def app(self) -> web.Application:
@@ -68,6 +77,7 @@ class Control:
             [
                 web.get("/health", self._health),
                 web.get("/capability", self._capability),
+                web.get("/rendering", self._told),
                 web.post("/rollouts", self._register),
                 web.get("/rollouts/{id}/failure", self._failure),
                 web.delete("/rollouts/{id}", self._end),
@@ -99,6 +109,10 @@ class Control:
         except InfrastructureError as error:
             return web.json_response({"error": str(error)}, status=502)
         return web.json_response({"engines": [asdict(each) for each in found]})
+
+    async def _told(self, _: web.Request) -> web.Response:
+        """How the policy's template treats a conversation that grows (see `stability`)."""
+        return web.json_response(self._template)
 
     async def _register(self, http: web.Request) -> web.Response:
         """Make a rollout's key and prefix valid."""

@@ -18,6 +18,11 @@ Finish = Literal["stop", "tool_calls", "length"]
 TOOL_ERROR_MARK = "[tool error]\n"
 """Put before a failed tool's output, so that the policy can tell failure from success (case O03)."""
 
+IMAGE_OMITTED = "[image omitted: this policy reads text only]"
+IMAGE_LINKED = "[image at a URL omitted: it was not fetched]"
+IMAGE_SHOWN = "[image]"
+"""What stands in a message's text where an image was: not seen, not fetched, seen (case O02)."""
+
 
 @dataclass(frozen=True)
 class ToolCall:
@@ -26,6 +31,28 @@ class ToolCall:
     id: str
     name: str
     arguments: str
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image in a message: its content by hash, or only the `url` where nothing was fetched.
+
+    `at` is the place in the message's `content`, in characters, where the text that stands for it begins; `shown` says
+    whether the policy sees it. `size` and `data` are the decoded bytes; `data` goes into no record.
+    """
+
+    sha256: str = ""
+    media_type: str = ""
+    size: int = 0
+    url: str = ""
+    at: int = 0
+    shown: bool = False
+    data: bytes = field(default=b"", repr=False, compare=False)
+
+    @property
+    def identity(self) -> str:
+        """Equal for the same picture, however it was spelled."""
+        return self.sha256 or self.url
 
 
 @dataclass(frozen=True)
@@ -38,6 +65,7 @@ class Message:
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     flags: tuple[str, ...] = ()
+    images: tuple[Image, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -162,14 +190,22 @@ def canonical_arguments(text: str) -> Any:
 
 
 def canonical(message: Message) -> Any:
-    """What must be equal for two messages to be the same turn: no ids, no reasoning, no spelling.
+    """What must be equal for two messages to be the same turn: no ids, no reasoning, no spelling; images by content.
 
     Reasoning is left out because many harnesses drop it when they send a turn back; the recorded tokens keep it.
     """
     calls = tuple((c.name, canonical_arguments(c.arguments)) for c in message.tool_calls)
-    return (message.role, message.content, calls)
+    return (message.role, message.content, calls, tuple(image.identity for image in message.images))
 
 
 def message_json(message: Message) -> dict[str, Any]:
-    """A message as it is stored: only what it has."""
-    return {name: value for name, value in asdict(message).items() if value not in ("", (), None)}
+    """A message as it is stored: only what it has, and references to its images."""
+    stored = {name: value for name, value in asdict(message).items() if value not in ("", (), None)}
+    if message.images:
+        stored["images"] = [_reference(image) for image in message.images]
+    return stored
+
+
+def _reference(image: Image) -> dict[str, Any]:
+    what = {"url": image.url} if image.url else {"sha256": image.sha256, "media_type": image.media_type}
+    return {**what, "size": image.size, "at": image.at, "shown": image.shown}

@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -64,6 +65,16 @@ class Completion:
     findings: tuple[str, ...] = field(default=())
 
 
+@dataclass(frozen=True)
+class Pictures:
+    """The images of a prompt. `token_ids` is the prompt with one placeholder token for each image, in order, which the
+    engine expands itself; `urls` are `data:` URLs and `names` their hashes."""
+
+    token_ids: list[int]
+    urls: tuple[str, ...]
+    names: tuple[str, ...]
+
+
 class EngineClient:
     """One policy server over HTTP. `logprob_kind` is what its answers are taken to hold where they do not say so
     themselves; `capability.measure` finds it out."""
@@ -74,9 +85,12 @@ class EngineClient:
         self._session = session
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
 
-    async def generate(self, prompt_ids: TokenIds, sampling: Sampling) -> Completion:
+    async def generate(self, prompt_ids: TokenIds, sampling: Sampling, pictures: Pictures | None = None) -> Completion:
         """Sample once from `prompt_ids`. Raises EngineAway if the engine is away or broken, InfrastructureError with
-        its own words if it refuses, Problem `context_length` if it says the prompt is too long."""
+        its own words if it refuses, Problem `context_length` if it says the prompt is too long.
+
+        With `pictures`, the engine tells the prompt as it expanded it; one that is not `prompt_ids` is the finding
+        `prompt_ids_differ`."""
         params: dict[str, Any] = {
             "max_tokens": sampling.max_tokens,
             "temperature": sampling.temperature,
@@ -87,7 +101,11 @@ class EngineClient:
         }
         if sampling.seed is not None:
             params["seed"] = sampling.seed
-        body = {"model": "policy", "token_ids": prompt_ids, "sampling_params": params, "stream": False}
+        body: dict[str, Any] = {"model": "policy", "token_ids": prompt_ids, "sampling_params": params, "stream": False}
+        if pictures is not None:
+            named = zip(pictures.urls, pictures.names, strict=True)
+            parts = [{"type": "image_url", "url": url, "uuid": name} for url, name in named]
+            body |= {"token_ids": pictures.token_ids, "content_parts": parts, "return_token_ids": True}
         # orjson: a prompt of 26,000 ids takes the standard library longer to write than all the rest of a call.
         status, answer = await self._ask(
             "POST", "/inference/v1/generate", orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
@@ -99,7 +117,11 @@ class EngineClient:
             passing = status >= 500 or status in (408, 429)
             raise (EngineAway if passing else InfrastructureError)(f"policy server answered {status}: {text}")
         try:
-            return read_completion(_json(answer), self.logprob_kind)
+            told = _json(answer)
+            completion = read_completion(told, self.logprob_kind)
+            if pictures is not None and told.get("prompt_token_ids") != list(prompt_ids):
+                return replace(completion, findings=(*completion.findings, "prompt_ids_differ"))
+            return completion
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise EngineAway(
                 f"policy server at {self.url}: no completion in its answer: {type(error).__name__}: {error}"

@@ -33,10 +33,16 @@ from proxy_addons.conversation import message_json
 from proxy_addons.dialects import Dialect
 from proxy_addons.dialects import Route
 from proxy_addons.engine import Completion
+from proxy_addons.engine import Pictures
 from proxy_addons.engine import Sampling
 from proxy_addons.engine import TokenIds
 from proxy_addons.errors import InfrastructureError
+from proxy_addons.images import data_url
+from proxy_addons.images import show
+from proxy_addons.images import shown_images
+from proxy_addons.images import store
 from proxy_addons.ledger import Ledger
+from proxy_addons.ledger import die
 from proxy_addons.live import Live
 from proxy_addons.live import LiveRollout
 from proxy_addons.records import to_json
@@ -51,8 +57,8 @@ LOOK_S = 0.5
 """How often it is looked whether the harness of a held call has hung up."""
 STREAM_HEADERS = {"content-type": "text/event-stream", "cache-control": "no-cache"}
 
-Generate = Callable[[str, TokenIds, Sampling], Awaitable[Completion]]
-"""Sample once for the rollout of this id, from these prompt ids."""
+Generate = Callable[[str, TokenIds, Sampling, Pictures | None], Awaitable[Completion]]
+"""Sample once for the rollout of this id, from these prompt ids and the images in them."""
 
 
 class Gate:
@@ -166,6 +172,8 @@ class Gateway:
             fields = _json_object(_clean(body, rollout.key))
             request = _as_routed(dialect.parse(fields, headers), route)
             request = replace(request, notes=(*request.notes, *not_as_asked(request, fields, rollout.limits)))
+            if self._rendering.sees_images:
+                request = show(request)
             placement = await rollout.trajectory.place(request)
             if route.purpose == "count":
                 return Answer(200, orjson.dumps(dialect.count_json(len(placement.prompt_ids))))
@@ -238,6 +246,7 @@ class Gateway:
     async def _answer(self, call: Call, body_sha: str) -> Reply:
         """Record, ask the engine, record what it said. Raises Problem where there is no answer."""
         try:
+            await _keep_images(call)
             # Not waited for: the terminal line comes after it in the same file, and is on disk before the reply.
             self._ledger.note(call.rollout.ledger, _line("intent", call, _intent(call, body_sha)))
             async with call.rollout.turnstile:
@@ -271,7 +280,7 @@ class Gateway:
                 f"prompt is too long: {len(prompt)} tokens > {limits.max_model_len - 1} maximum",
             )
         async with self.gate:
-            completion = await self._generate(call.rollout.identity.id, prompt, call.sampling)
+            completion = await self._generate(call.rollout.identity.id, prompt, call.sampling, self._pictures(call))
         call.rollout.sampled_tokens += len(completion.token_ids)
         parsed = self._rendering.parse(completion.token_ids, prompt, call.request.tools, f"call_{call.number}")
         cut = completion.finish == "length"
@@ -298,6 +307,14 @@ class Gateway:
             "findings": [*completion.findings, *parsed.findings, *cuts],
         }
 
+    def _pictures(self, call: Call) -> Pictures | None:
+        """The images that go to the engine with this call's prompt."""
+        images = shown_images(call.request.messages)
+        if not images:
+            return None
+        ids = self._rendering.one_token_an_image(call.placement.prompt_ids.tolist(), len(images))
+        return Pictures(ids, tuple(map(data_url, images)), tuple(image.sha256 for image in images))
+
     async def _record(self, call: Call, fields: dict[str, Any]) -> None:
         await asyncio.shield(self._ledger.append(call.rollout.ledger, _line("terminal", call, fields)))
 
@@ -318,6 +335,16 @@ def _result(work: "asyncio.Task[Reply]") -> Reply:
     if work.cancelled():
         raise Problem("not_found", "the rollout has ended")
     return work.result()
+
+
+async def _keep_images(call: Call) -> None:
+    """The new messages' images on disk, beside the calls file and before the line that refers to them."""
+    images = [image for message in call.placement.new_messages for image in message.images]
+    if images:
+        try:
+            await asyncio.to_thread(store, call.rollout.ledger.parent / "images", images)
+        except OSError as error:
+            die(error)
 
 
 def _clean(body: bytes, key: str) -> bytes:
@@ -373,5 +400,6 @@ def _intent(call: Call, body_sha: str) -> dict[str, Any]:
         "messages_delta": [message_json(m) for m in placement.new_messages],
         "tools_digest": placement.tools_digest,
         "request_sha": body_sha,
+        "images": [image.sha256 for image in shown_images(request.messages)] or None,
         "findings": list(placement.findings),
     }

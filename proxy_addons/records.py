@@ -61,11 +61,13 @@ CALLS = pa.schema(
         ("findings", _strings),
         ("request_sha", pa.string()),
         ("raw_ref", pa.string()),
+        ("images", _strings),
     ]
 )
 """`status`: "ok" | "error" | "incomplete" | "abandoned". Only "ok" rows may be trained. `weight_version` and
 `weight_version_last` are the oldest and newest weights that sampled a token of the call, null if the engine does not
-say; staleness counts from the oldest (case O58)."""
+say; staleness counts from the oldest (case O58). `images`: the hashes of the images in the whole prompt, in the order
+of their placeholder tokens; null where the policy saw none."""
 
 ROLLOUTS = pa.schema(
     [

@@ -7,6 +7,7 @@ Text that came from a file or a tool never becomes a control token: the tokenize
 import asyncio
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,13 +24,17 @@ from renderers import RendererConfig
 from renderers import create_renderer
 from renderers.base import RenderedTokens
 from renderers.base import ToolCallParseStatus
+from renderers.default import DefaultRenderer
 from transformers import AutoTokenizer
 
 from proxy_addons.conversation import Message
 from proxy_addons.conversation import Tool
 from proxy_addons.conversation import ToolCall
 from proxy_addons.errors import ConfigError
+from proxy_addons.images import content_parts
 from proxy_addons.records import to_json
+from proxy_addons.vision import one_token_an_image
+from proxy_addons.vision import seeing_renderer
 
 _CONFIGS: TypeAdapter[Any] = TypeAdapter(RendererConfig)
 Ids = NDArray[np.int32]
@@ -42,7 +47,7 @@ TAIL_TOKENS = 256
 OFFERS = 64
 SHORT_TEXT = 32
 
-_BY_MODEL_TYPE = {"qwen3": "qwen3", "qwen3_moe": "qwen3", "qwen3_vl": "qwen3-vl"}
+_BY_MODEL_TYPE = {"qwen3": "qwen3", "qwen3_moe": "qwen3", "qwen3_vl": "qwen3-vl", "qwen3_vl_moe": "qwen3-vl"}
 
 
 @dataclass(frozen=True)
@@ -58,28 +63,52 @@ class Parsed:
 class Rendering:
     """One model's template: messages → ids and ids → message."""
 
-    def __init__(self, renderer: Renderer, control_ids: frozenset[int]) -> None:
+    def __init__(self, renderer: Renderer, tokenizer: Any, image_id: int | None = None) -> None:
         self.renderer = renderer
+        self.tokenizer = tokenizer
         self.stop_token_ids = tuple(renderer.get_stop_token_ids())
-        self._control = control_ids
+        self.opaque = isinstance(renderer, DefaultRenderer)
+        """Whether control tokens in a text do become control tokens: the template is encoded whole."""
+        self._control = frozenset(tokenizer.added_tokens_decoder) - {image_id}  # an image's own tokens are content
+        self._control_text = re.compile("|".join(map(re.escape, tokenizer.get_added_vocab())) or "(?!)")
+        self._image_id = image_id
         self._offers: list[tuple[Sequence[Tool], list[Any]]] = []
         self._whole: LRUCache[Any, tuple[Ids, tuple[str, ...]]] = LRUCache(WHOLE_TOKENS, getsizeof=lambda v: len(v[0]))
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="render")
-        self._tail_is_enough = True
-        self._tail_is_enough = self._same_from_the_tail()
+        self._tail_is_enough = not self.opaque and image_id is None
+        self._tail_is_enough = self._tail_is_enough and self._same_from_the_tail()
+
+    @property
+    def sees_images(self) -> bool:
+        """Whether the policy is shown images; else it reads a placeholder in their place."""
+        return self._image_id is not None
+
+    def first_image(self, ids: Ids) -> int:
+        """The position of the first image in a prompt, or its length."""
+        if self._image_id is None:
+            return len(ids)
+        found = np.flatnonzero(ids == self._image_id)
+        return int(found[0]) if len(found) else len(ids)
+
+    def one_token_an_image(self, ids: list[int], images: int) -> list[int]:
+        """The prompt with its images unexpanded. Raises `Problem` if it does not have as many."""
+        assert self._image_id is not None
+        return one_token_an_image(ids, self._image_id, images)
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[Ids, tuple[str, ...]]:
         """The prompt from nothing, ready for the assistant's turn, with findings."""
         rendered = self.renderer.render(
             [_wire(m) for m in messages], tools=self._wire_tools(tools), add_generation_prompt=True
         )
-        return np.asarray(rendered.token_ids, dtype=np.int32), self._forged(rendered, 0)
+        return np.asarray(rendered.token_ids, dtype=np.int32), self._spelled(messages) or self._forged(rendered, 0)
 
     async def render_apart(self, messages: tuple[Message, ...], tools: Sequence[Tool]) -> tuple[Ids, tuple[str, ...]]:
         """As `render`, in a thread: a long prompt takes tens of milliseconds, and other calls must not wait for it.
 
-        The rollouts of a group open with equal requests, so the last ones are kept.
+        The rollouts of a group open with equal requests, so the last ones are kept (but for images, which are large).
         """
+        if any(message.images for message in messages):
+            return await asyncio.to_thread(self.render, messages, tools)
         key = (tools_digest(tools), messages)
 
         def work() -> tuple[Ids, tuple[str, ...]]:
@@ -88,6 +117,11 @@ class Rendering:
             return self._whole[key]
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def replied(self, messages: Sequence[Message], reply: Message, tools: Sequence[Tool]) -> list[int]:
+        """The conversation up to the end of a reply, as the template writes it."""
+        wire = [_wire(m) for m in (*messages, reply)]
+        return list(self.renderer.render(wire, tools=self._wire_tools(tools)).token_ids)
 
     def extend(
         self, before: Ids, sampled: int, new: Sequence[Message], tools: Sequence[Tool]
@@ -162,6 +196,13 @@ class Rendering:
         self._offers = [(tools, wire), *self._offers[: OFFERS - 1]]
         return wire
 
+    def _spelled(self, messages: Sequence[Message]) -> tuple[str, ...]:
+        """The same finding where the template is opaque, by the text alone."""
+        if not self.opaque:
+            return ()
+        texts = (t for m in messages for t in (m.content, m.reasoning, *(c.arguments for c in m.tool_calls)))
+        return ("control_token_in_content",) if any(map(self._control_text.search, texts)) else ()
+
     def _forged(self, rendered: RenderedTokens, start: int) -> tuple[str, ...]:
         """A finding if a control token lies in text that the policy did not write itself."""
         for position in range(start, len(rendered.is_content)):
@@ -176,21 +217,44 @@ def load_rendering(folder: Path) -> Rendering:
     """The rendering of the model in `folder`.
 
     Which renderer: `renderer.json` in the folder (a typed config of the `renderers` package) if it is there, else the
-    model type, else `renderers`' own choice by name. Raises ConfigError if the folder has no tokenizer.
+    model type, else `renderers`' own choice by name. Raises ConfigError if the folder has no tokenizer or nothing
+    to render with, or if the policy sees images and cannot be shown them.
     """
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, split_special_tokens=True)
+        tokenizer = _tokenizer(folder, split_special_tokens=True)
         model_type = json.loads((folder / "config.json").read_text()).get("model_type", "")
     except (OSError, ValueError) as error:
         raise ConfigError(f"model folder {folder}: no tokenizer and config.json that load ({error})") from error
-    own = folder / "renderer.json"
-    config = None
-    if own.exists():
-        config = _CONFIGS.validate_json(own.read_text())
-    elif model_type in _BY_MODEL_TYPE:
-        config = _CONFIGS.validate_python({"name": _BY_MODEL_TYPE[model_type]})
     _remember_short_texts(tokenizer)
-    return Rendering(create_renderer(tokenizer, config), frozenset(tokenizer.added_tokens_decoder))
+    try:
+        config = _config(folder, model_type)
+        if config is not None and config.name == "qwen3-vl":
+            seeing = seeing_renderer(tokenizer, config, folder)
+            return Rendering(seeing, tokenizer, tokenizer.convert_tokens_to_ids("<|image_pad|>"))
+        renderer = create_renderer(tokenizer, config)
+    except (ValueError, TypeError, AssertionError) as error:
+        raise ConfigError(f"model folder {folder}: no renderer for it: {str(error).splitlines()[0]}") from error
+    if isinstance(renderer, DefaultRenderer):
+        if tokenizer.chat_template is None:
+            raise ConfigError(
+                f"model folder {folder}: model type {model_type!r} has no renderer of its own and the folder has no "
+                "chat template; add chat_template.jinja, or name a renderer in renderer.json"
+            )
+        # It encodes the template's own control tokens with the text, so these must not be split.
+        tokenizer = _tokenizer(folder)
+        renderer = create_renderer(tokenizer, config)
+    return Rendering(renderer, tokenizer)
+
+
+def _config(folder: Path, model_type: str) -> Any:
+    own = folder / "renderer.json"
+    if own.exists():
+        return _CONFIGS.validate_json(own.read_text())
+    return _CONFIGS.validate_python({"name": _BY_MODEL_TYPE[model_type]}) if model_type in _BY_MODEL_TYPE else None
+
+
+def _tokenizer(folder: Path, **options: Any) -> Any:
+    return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, **options)
 
 
 def tools_digest(tools: Sequence[Tool]) -> str:
@@ -216,7 +280,7 @@ def _remember_short_texts(tokenizer: Any) -> None:
 
 
 def _wire(message: Message) -> Any:
-    wire: dict[str, Any] = {"role": message.role, "content": message.content}
+    wire: dict[str, Any] = {"role": message.role, "content": content_parts(message)}
     if message.reasoning:
         wire["reasoning_content"] = message.reasoning
     if message.tool_calls:

@@ -18,6 +18,7 @@ from proxy_addons.conversation import Problem
 from proxy_addons.engine import Completion
 from proxy_addons.engine import EngineAway
 from proxy_addons.engine import EngineClient
+from proxy_addons.engine import Pictures
 from proxy_addons.engine import Sampling
 from proxy_addons.engine import TokenIds
 from proxy_addons.errors import InfrastructureError
@@ -43,7 +44,9 @@ class Replicas:
         self._first_probe_s = first_probe_s
         self._out: dict[EngineClient, asyncio.Task[None]] = {}
 
-    async def generate(self, rollout: str, prompt_ids: TokenIds, sampling: Sampling) -> Completion:
+    async def generate(
+        self, rollout: str, prompt_ids: TokenIds, sampling: Sampling, pictures: Pictures | None = None
+    ) -> Completion:
         """Sample once, on the rollout's replica or the next one that is well. Raises InfrastructureError if none
         answers, or if the first to answer refuses; Problem `context_length` if it says the prompt is too long."""
         failures = []
@@ -51,7 +54,7 @@ class Replicas:
             async with asyncio.timeout(CALL_S):
                 for client in self._order(rollout)[:TRIES]:
                     try:
-                        return await self._ask(client, prompt_ids, sampling)
+                        return await self._ask(client, prompt_ids, sampling, pictures)
                     except EngineAway as error:
                         failures.append(str(error))
                         self._leave_out(client)
@@ -99,8 +102,10 @@ class Replicas:
         ranked = sorted(self._clients, key=lambda client: hashlib.sha256(f"{rollout} {client.url}".encode()).digest())
         return [client for client in ranked if client not in self._out] or ranked
 
-    async def _ask(self, client: EngineClient, prompt_ids: TokenIds, sampling: Sampling) -> Completion:
-        completion = await client.generate(prompt_ids, sampling)
+    async def _ask(
+        self, client: EngineClient, prompt_ids: TokenIds, sampling: Sampling, pictures: Pictures | None = None
+    ) -> Completion:
+        completion = await client.generate(prompt_ids, sampling, pictures)
         served = completion.weight_version_last
         if self.version is not None and served != self.version:
             raise EngineAway(f"policy server at {client.url} serves weights {served}, not {self.version}")

@@ -65,6 +65,10 @@ class Proxy:
         """Kill the key, write the calls file, and say what was recorded (see `control._write_calls`)."""
         return await self._ask("DELETE", f"/rollouts/{rollout.id}", timeout=120)
 
+    async def rendering(self) -> dict[str, Any]:
+        """How the policy's template treats a conversation that grows (see `proxy_addons.stability`)."""
+        return await self._ask("GET", "/rendering")
+
     async def pause(self) -> None:
         """Hold new calls; returns when none is inside the engine."""
         await self._ask("POST", "/pause", timeout=600)

@@ -70,9 +70,15 @@ def summarise(run_dir: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         "resumed_rollouts": sum(stage.get("resumed") or 0 for stage in stages) if stages else None,
         "wall_s": _seconds(stages),
         "engines": _read_json(run_dir / "capability.json") or [],
+        "rendering": _read_json(run_dir / "rendering.json"),
         "config": run["config"],
     }
     return summary, epochs
+
+
+def write_rendering(run_dir: Path, described: Mapping[str, Any]) -> None:
+    """Keep for the report what the proxy says of the policy's template."""
+    _write(run_dir / "rendering.json", json.dumps(described, indent=1) + "\n")
 
 
 def write_report(run_dir: Path, summary: dict[str, Any], epochs: list[dict[str, Any]]) -> Path:

@@ -21,7 +21,9 @@ from typing import Any
 
 Call = Mapping[str, Any]
 
-FATAL = frozenset({"ids_missing", "logprobs_misaligned", "logprob_not_finite", "weight_version_changed"})
+FATAL = frozenset(
+    {"ids_missing", "logprobs_misaligned", "logprob_not_finite", "weight_version_changed", "prompt_ids_differ"}
+)
 """Findings that make a call's own tokens unusable for training."""
 
 POISON = frozenset({"control_token_in_content"})
@@ -183,6 +185,8 @@ def _why_not(call: Call, draft: _Draft, need_logprobs: bool) -> str | None:
         return "ids_missing"
     if not draft.ids:
         return "no_prompt"
+    if call.get("images"):
+        return "images_in_prompt"  # the learner has no pixel values for their tokens
     if not need_logprobs:
         return None
     if fatal := sorted(findings & FATAL):

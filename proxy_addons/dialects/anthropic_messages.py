@@ -17,16 +17,18 @@ from proxy_addons.conversation import Tool
 from proxy_addons.conversation import ToolCall
 from proxy_addons.conversation import Usage
 from proxy_addons.dialects import Purpose
+from proxy_addons.dialects.reading import Content
 from proxy_addons.dialects.reading import arguments_object
 from proxy_addons.dialects.reading import arguments_text
 from proxy_addons.dialects.reading import as_list
 from proxy_addons.dialects.reading import as_name
 from proxy_addons.dialects.reading import as_object
 from proxy_addons.dialects.reading import as_text
-from proxy_addons.dialects.reading import block_text
-from proxy_addons.dialects.reading import content_text
+from proxy_addons.dialects.reading import block_content
+from proxy_addons.dialects.reading import content_of
 from proxy_addons.dialects.reading import count
 from proxy_addons.dialects.reading import header
+from proxy_addons.dialects.reading import joined
 from proxy_addons.dialects.reading import number
 from proxy_addons.dialects.reading import refuse
 from proxy_addons.dialects.reading import strings
@@ -79,8 +81,8 @@ def _system(system: Any, notes: list[str]) -> list[Message]:
     elif isinstance(system, str) and system.startswith(_BILLING):
         # A plain string is one block whose first line is the header.
         system = system.partition("\n")[2]
-    text, flags = content_text(system, "system", notes)
-    return [Message("system", text, flags=flags)] if text else []
+    given = content_of(system, "system", notes)
+    return [Message("system", given.text, flags=given.flags, images=given.images)] if given.text else []
 
 
 def _turn(entry: Mapping[str, Any], where: str, notes: list[str]) -> list[Message]:
@@ -90,18 +92,17 @@ def _turn(entry: Mapping[str, Any], where: str, notes: list[str]) -> list[Messag
     if role == "user":
         return _user(content, f"{where}.content", notes)
     if role == "system":
-        text, flags = content_text(content, f"{where}.content", notes)
-        return [Message("system", text, flags=flags)]
+        given = content_of(content, f"{where}.content", notes)
+        return [Message("system", given.text, flags=given.flags, images=given.images)]
     raise refuse(f"{str(role)[:40]!r} is not one of user, assistant, system", f"{where}.role")
 
 
 def _assistant(content: Any, where: str, notes: list[str]) -> Message:
     if isinstance(content, str):
         return Message("assistant", content)
-    texts: list[str] = []
+    parts: list[Content] = []
     reasoning: list[str] = []
     calls: list[ToolCall] = []
-    flags: list[str] = []
     for i, item in enumerate(as_list(content, where)):
         place = f"{where}[{i}]"
         block = as_object(item, place)
@@ -109,15 +110,14 @@ def _assistant(content: Any, where: str, notes: list[str]) -> Message:
         if kind == "thinking":
             reasoning.append(as_text(block.get("thinking"), f"{place}.thinking"))
         elif kind == "redacted_thinking":
-            flags.append("redacted_thinking")
+            parts.append(Content(flags=("redacted_thinking",)))
         elif kind == "tool_use":
             name = as_name(block.get("name"), f"{place}.name")
             calls.append(ToolCall(as_name(block.get("id"), f"{place}.id"), name, arguments_text(block.get("input"))))
         else:
-            text, block_flags = block_text(block, place, notes)
-            texts += [text] if text else []
-            flags += block_flags
-    return Message("assistant", "\n".join(texts), "\n".join(filter(None, reasoning)), tuple(calls), flags=tuple(flags))
+            parts.append(block_content(block, place, notes))
+    given, thought = joined(parts), "\n".join(filter(None, reasoning))
+    return Message("assistant", given.text, thought, tuple(calls), flags=given.flags, images=given.images)
 
 
 def _user(content: Any, where: str, notes: list[str]) -> list[Message]:
@@ -125,14 +125,13 @@ def _user(content: Any, where: str, notes: list[str]) -> list[Message]:
     if content is None or isinstance(content, str):
         return [Message("user", content or "")]
     messages: list[Message] = []
-    texts: list[str] = []
-    flags: list[str] = []
+    parts: list[Content] = []
 
     def flush() -> None:
-        if texts or flags:
-            messages.append(Message("user", "\n".join(texts), flags=tuple(flags)))
-            texts.clear()
-            flags.clear()
+        given = joined(parts)
+        if given != Content():
+            messages.append(Message("user", given.text, flags=given.flags, images=given.images))
+        parts.clear()
 
     for i, item in enumerate(as_list(content, where)):
         place = f"{where}[{i}]"
@@ -141,19 +140,17 @@ def _user(content: Any, where: str, notes: list[str]) -> list[Message]:
             flush()
             messages.append(_tool_result(block, place, notes))
         else:
-            text, block_flags = block_text(block, place, notes)
-            texts += [text] if text else []
-            flags += block_flags
+            parts.append(block_content(block, place, notes))
     flush()
     return messages or [Message("user")]
 
 
 def _tool_result(block: Mapping[str, Any], where: str, notes: list[str]) -> Message:
-    text, flags = content_text(block.get("content"), f"{where}.content", notes)
+    given = content_of(block.get("content"), f"{where}.content", notes)
     if block.get("is_error") is True:
-        text, flags = TOOL_ERROR_MARK + text, ("tool_error", *flags)
+        given = joined((Content(TOOL_ERROR_MARK, ("tool_error",)), given), separator="")
     call = as_name(block.get("tool_use_id"), f"{where}.tool_use_id")
-    return Message("tool", text, tool_call_id=call, flags=flags)
+    return Message("tool", given.text, tool_call_id=call, flags=given.flags, images=given.images)
 
 
 def _tools(tools: Any, notes: list[str]) -> Iterator[Tool]:

@@ -17,6 +17,7 @@ from proxy_addons.conversation import Tool
 from proxy_addons.conversation import ToolCall
 from proxy_addons.conversation import Usage
 from proxy_addons.dialects import Purpose
+from proxy_addons.dialects.reading import Content
 from proxy_addons.dialects.reading import arguments_object
 from proxy_addons.dialects.reading import arguments_text
 from proxy_addons.dialects.reading import as_list
@@ -25,12 +26,16 @@ from proxy_addons.dialects.reading import as_object
 from proxy_addons.dialects.reading import as_text
 from proxy_addons.dialects.reading import count
 from proxy_addons.dialects.reading import dump
+from proxy_addons.dialects.reading import image_content
+from proxy_addons.dialects.reading import joined
 from proxy_addons.dialects.reading import number
 from proxy_addons.dialects.reading import placeholder
 from proxy_addons.dialects.reading import refuse
 from proxy_addons.dialects.reading import strings
 from proxy_addons.dialects.sse import event
 from proxy_addons.dialects.sse import pieces
+from proxy_addons.images import inline_image
+from proxy_addons.images import linked_image
 
 NAME = "gemini"
 _METHODS: dict[str, Purpose] = {
@@ -103,13 +108,8 @@ def _system(content: Any, notes: list[str]) -> list[Message]:
         return []
     if isinstance(content, str):
         content = {"parts": [{"text": content}]}
-    texts: list[str] = []
-    flags: list[str] = []
-    for where, part in _parts(content, "systemInstruction"):
-        text, part_flags = _text(part, where, notes)
-        texts += [text] if text else []
-        flags += part_flags
-    return [Message("system", "\n".join(texts), flags=tuple(flags))] if texts else []
+    given = joined(_read(part, where, notes) for where, part in _parts(content, "systemInstruction"))
+    return [Message("system", given.text, flags=given.flags, images=given.images)] if given.text else []
 
 
 def _turn(entry: Mapping[str, Any], where: str, open_calls: list[ToolCall], notes: list[str]) -> list[Message]:
@@ -124,10 +124,9 @@ def _turn(entry: Mapping[str, Any], where: str, open_calls: list[ToolCall], note
 
 
 def _model(entry: Mapping[str, Any], where: str, notes: list[str]) -> Message:
-    texts: list[str] = []
+    parts: list[Content] = []
     reasoning: list[str] = []
     calls: list[ToolCall] = []
-    flags: list[str] = []
     for place, part in _parts(entry, where):
         call = _get(part, "functionCall")
         if call is not None:
@@ -138,57 +137,75 @@ def _model(entry: Mapping[str, Any], where: str, notes: list[str]) -> Message:
         elif part.get("thought") is True:
             reasoning.append(as_text(part.get("text"), f"{place}.text"))
         else:
-            text, part_flags = _text(part, place, notes)
-            texts += [text] if text else []
-            flags += part_flags
+            parts.append(_read(part, place, notes))
     # The pieces of one text come back as one part or as many.
-    return Message("assistant", "".join(texts), "".join(reasoning), tuple(calls), flags=tuple(flags))
+    said, thought = joined(parts, separator=""), "".join(reasoning)
+    return Message("assistant", said.text, thought, tuple(calls), flags=said.flags, images=said.images)
 
 
 def _user(entry: Mapping[str, Any], where: str, open_calls: list[ToolCall], notes: list[str]) -> list[Message]:
     """Tool answers as tool turns, and the runs of other parts around them as user turns, in the order given."""
     messages: list[Message] = []
+    parts: list[Content] = []
+
+    def flush() -> None:
+        if parts:
+            given = joined(parts)
+            messages.append(Message("user", given.text, flags=given.flags, images=given.images))
+            parts.clear()
+
     for place, part in _parts(entry, where):
         answer = _get(part, "functionResponse")
-        if answer is not None:
-            messages.append(_tool_answer(as_object(answer, f"{place}.functionResponse"), place, open_calls))
-            continue
-        text, flags = _text(part, place, notes)
-        if messages and messages[-1].role == "user":
-            before = messages.pop()
-            text, flags = "\n".join(filter(None, (before.content, text))), (*before.flags, *flags)
-        messages.append(Message("user", text, flags=flags))
+        if answer is None:
+            parts.append(_read(part, place, notes))
+        else:
+            flush()
+            messages.append(_tool_answer(as_object(answer, f"{place}.functionResponse"), place, open_calls, notes))
+    flush()
     return messages or [Message("user")]
 
 
-def _tool_answer(answer: Mapping[str, Any], where: str, open_calls: list[ToolCall]) -> Message:
+def _tool_answer(answer: Mapping[str, Any], where: str, open_calls: list[ToolCall], notes: list[str]) -> Message:
     name = as_text(answer.get("name"), f"{where}.functionResponse.name")
-    given = as_text(answer.get("id"), f"{where}.functionResponse.id")
-    call = next((c for c in open_calls if c.id == given or (not given and c.name == name)), None)
+    given_id = as_text(answer.get("id"), f"{where}.functionResponse.id")
+    call = next((c for c in open_calls if c.id == given_id or (not given_id and c.name == name)), None)
     if call is not None:
         open_calls.remove(call)
     response = as_object(answer.get("response") or {}, f"{where}.functionResponse.response")
     error = response.get("error")
     value = error if error is not None else response.get("output", response)
     text = value if isinstance(value, str) else dump(value)
-    flags = () if error is None else ("tool_error",)
-    identity = call.id if call else given or name or None
-    return Message("tool", TOOL_ERROR_MARK + text if flags else text, tool_call_id=identity, flags=flags)
+    media = [_read(part, place, notes) for place, part in _parts(answer, f"{where}.functionResponse")]
+    given = joined((Content(text), *media))
+    if error is not None:
+        given = joined((Content(TOOL_ERROR_MARK, ("tool_error",)), given), separator="")
+    identity = call.id if call else given_id or name or None
+    return Message("tool", given.text, tool_call_id=identity, flags=given.flags, images=given.images)
 
 
-def _text(part: Mapping[str, Any], where: str, notes: list[str]) -> tuple[str, tuple[str, ...]]:
+def _read(part: Mapping[str, Any], where: str, notes: list[str]) -> Content:
     if "text" in part:
-        return as_text(part["text"], f"{where}.text"), ()
-    data = _get(part, "inlineData") or _get(part, "fileData")
-    if data is not None:
-        kind = as_text(_get(as_object(data, where), "mimeType"), f"{where}.mimeType").partition("/")[0]
-        kind = kind if kind in ("image", "audio", "video") else "document"
-        return placeholder(kind), (f"{kind}_omitted",)
+        return Content(as_text(part["text"], f"{where}.text"))
+    for name, field in (("inlineData", "data"), ("fileData", "fileUri")):
+        given = _get(part, name)
+        if given:
+            return _media(as_object(given, f"{where}.{name}"), field, f"{where}.{name}")
     if set(part) <= {"thoughtSignature", "thought_signature", "thought"}:
-        return "", ()
+        return Content()
     kind = next(iter(part))[:40]
     notes.append(f"unknown_block:{kind}")
-    return placeholder(f"part with {kind}"), ("unknown_block",)
+    return Content(placeholder(f"part with {kind}"), ("unknown_block",))
+
+
+def _media(given: Mapping[str, Any], field: str, where: str) -> Content:
+    media_type = as_text(_get(given, "mimeType"), f"{where}.mimeType")
+    kind = media_type.partition("/")[0]
+    if kind == "image":
+        value = as_name(_get(given, field), f"{where}.{field}")
+        read = inline_image(value, media_type, where) if field == "data" else linked_image(value, where)
+        return image_content(read)
+    kind = kind if kind in ("audio", "video") else "document"
+    return Content(placeholder(kind), (f"{kind}_omitted",))
 
 
 def _tools(tools: Any, notes: list[str]) -> Iterator[Tool]:

@@ -16,7 +16,7 @@ from proxy_addons.dialects.reading import as_list
 from proxy_addons.dialects.reading import as_name
 from proxy_addons.dialects.reading import as_object
 from proxy_addons.dialects.reading import as_text
-from proxy_addons.dialects.reading import content_text
+from proxy_addons.dialects.reading import content_of
 from proxy_addons.dialects.reading import count
 from proxy_addons.dialects.reading import number
 from proxy_addons.dialects.reading import refuse
@@ -74,16 +74,16 @@ def _turn(entry: Mapping[str, Any], where: str, notes: list[str]) -> Message:
     role = entry.get("role")
     if not isinstance(role, str) or role not in _ROLES:
         raise refuse(f"{str(role)[:40]!r} is not one of {', '.join(_ROLES)}", f"{where}.role")
-    text, flags = content_text(entry.get("content"), f"{where}.content", notes)
+    given = content_of(entry.get("content"), f"{where}.content", notes)
+    seen: dict[str, Any] = {"flags": given.flags, "images": given.images}
     if role == "assistant":
         field = "reasoning_content" if entry.get("reasoning_content") else "reasoning"
         reasoning = as_text(entry.get(field), f"{where}.{field}")
-        return Message("assistant", text, reasoning, tuple(_calls(entry.get("tool_calls"), where)), flags=flags)
+        return Message("assistant", given.text, reasoning, tuple(_calls(entry.get("tool_calls"), where)), **seen)
     if role == "tool":
-        return Message(
-            "tool", text, tool_call_id=as_name(entry.get("tool_call_id"), f"{where}.tool_call_id"), flags=flags
-        )
-    return Message("user" if role == "user" else "system", text, flags=flags)
+        call = as_name(entry.get("tool_call_id"), f"{where}.tool_call_id")
+        return Message("tool", given.text, tool_call_id=call, **seen)
+    return Message("user" if role == "user" else "system", given.text, **seen)
 
 
 def _calls(calls: Any, where: str) -> Iterator[ToolCall]:

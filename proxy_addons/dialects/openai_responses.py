@@ -15,18 +15,21 @@ from proxy_addons.conversation import Message
 from proxy_addons.conversation import Problem
 from proxy_addons.conversation import Reply
 from proxy_addons.conversation import Request
+from proxy_addons.conversation import Role
 from proxy_addons.conversation import Tool
 from proxy_addons.conversation import ToolCall
 from proxy_addons.conversation import Usage
 from proxy_addons.dialects import Purpose
+from proxy_addons.dialects.reading import Content
 from proxy_addons.dialects.reading import as_list
 from proxy_addons.dialects.reading import as_name
 from proxy_addons.dialects.reading import as_object
 from proxy_addons.dialects.reading import as_text
-from proxy_addons.dialects.reading import content_text
+from proxy_addons.dialects.reading import content_of
 from proxy_addons.dialects.reading import count
 from proxy_addons.dialects.reading import dump
 from proxy_addons.dialects.reading import header
+from proxy_addons.dialects.reading import joined
 from proxy_addons.dialects.reading import number
 from proxy_addons.dialects.reading import object_in
 from proxy_addons.dialects.reading import placeholder
@@ -91,25 +94,27 @@ def _agent(headers: Mapping[str, str]) -> str | None:
 
 @dataclass
 class _Reader:
-    """What was read so far; the four fields of the open assistant turn are empty between turns."""
+    """What was read so far; the three lists of the open assistant turn are empty between turns."""
 
     messages: list[Message] = field(default_factory=list)
     tools: list[Tool] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     turn_open: bool = False
-    texts: list[str] = field(default_factory=list)
+    parts: list[Content] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
-    flags: list[str] = field(default_factory=list)
 
     def close_turn(self) -> None:
         if not self.turn_open:
             return
-        text, reasoning = ("\n".join(filter(None, parts)) for parts in (self.texts, self.reasoning))
-        self.messages.append(Message("assistant", text, reasoning, tuple(self.calls), flags=tuple(self.flags)))
+        given, reasoning = joined(self.parts), "\n".join(filter(None, self.reasoning))
+        self.messages.append(
+            Message("assistant", given.text, reasoning, tuple(self.calls), flags=given.flags, images=given.images)
+        )
         self.turn_open = False
-        for entries in (self.texts, self.reasoning, self.calls, self.flags):
-            entries.clear()
+        self.parts.clear()
+        self.reasoning.clear()
+        self.calls.clear()
 
     def read_item(self, item: Mapping[str, Any], where: str) -> None:
         kind = item.get("type", "message")
@@ -117,16 +122,17 @@ class _Reader:
             self._message(item, where)
         elif kind == "reasoning":
             self.turn_open = True
-            summary, _ = content_text(item.get("summary"), f"{where}.summary", self.notes)
-            content, _ = content_text(item.get("content"), f"{where}.content", self.notes)
-            self.reasoning.append(content or summary)
+            summary = content_of(item.get("summary"), f"{where}.summary", self.notes)
+            content = content_of(item.get("content"), f"{where}.content", self.notes)
+            self.reasoning.append(content.text or summary.text)
         elif kind in ("function_call", "custom_tool_call"):
             self._call(item, where)
         elif kind in ("function_call_output", "custom_tool_call_output"):
             self.close_turn()
-            text, flags = content_text(item.get("output"), f"{where}.output", self.notes)
+            given = content_of(item.get("output"), f"{where}.output", self.notes)
             call_id = as_name(item.get("call_id"), f"{where}.call_id")
-            self.messages.append(Message("tool", text, tool_call_id=call_id, flags=flags))
+            message = Message("tool", given.text, tool_call_id=call_id, flags=given.flags, images=given.images)
+            self.messages.append(message)
         elif kind == "additional_tools":
             self.read_tools(item.get("tools"), f"{where}.tools")
         else:
@@ -139,14 +145,14 @@ class _Reader:
         role = item.get("role")
         if not isinstance(role, str) or role not in _ROLES:
             raise refuse(f"{str(role)[:40]!r} is not one of {', '.join(_ROLES)}", f"{where}.role")
-        text, flags = content_text(item.get("content"), f"{where}.content", self.notes)
+        given = content_of(item.get("content"), f"{where}.content", self.notes)
         if role == "assistant":
             self.turn_open = True
-            self.texts.append(text)
-            self.flags += flags
+            self.parts.append(given)
             return
         self.close_turn()
-        self.messages.append(Message("user" if role == "user" else "system", text, flags=flags))
+        speaker: Role = "user" if role == "user" else "system"
+        self.messages.append(Message(speaker, given.text, flags=given.flags, images=given.images))
 
     def _call(self, item: Mapping[str, Any], where: str) -> None:
         name = as_name(item.get("name"), f"{where}.name")

@@ -6,16 +6,21 @@ placeholder in the text and a flag on the message, never a silent gap (case O02)
 
 import json
 import math
+from collections.abc import Iterable
 from collections.abc import Mapping
+from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
+from proxy_addons.conversation import Image
 from proxy_addons.conversation import Problem
+from proxy_addons.images import inline_image
+from proxy_addons.images import linked_image
+from proxy_addons.images import stand_in
 
 _TEXT = {"text", "input_text", "output_text", "summary_text", "reasoning_text"}
+_IMAGES = {"image", "input_image", "image_url"}
 _MEDIA = {
-    "image": "image",
-    "input_image": "image",
-    "image_url": "image",
     "document": "document",
     "file": "document",
     "input_file": "document",
@@ -132,34 +137,84 @@ def placeholder(kind: str) -> str:
     return f"[{kind} omitted: this policy reads text only]"
 
 
-def block_text(block: Mapping[str, Any], where: str, notes: list[str]) -> tuple[str, tuple[str, ...]]:
-    """The text of one content block and the flags of what was substituted. An unknown type is also noted."""
+@dataclass(frozen=True)
+class Content:
+    """What the policy reads of a content, the flags of what was substituted, and the images that it stands for."""
+
+    text: str = ""
+    flags: tuple[str, ...] = ()
+    images: tuple[Image, ...] = ()
+
+
+def joined(parts: Iterable[Content], separator: str = "\n") -> Content:
+    """Contents as one. Empty texts leave no separator behind; each image keeps its place."""
+    texts: list[str] = []
+    flags: list[str] = []
+    images: list[Image] = []
+    start = 0
+    for part in parts:
+        flags += part.flags
+        if part.text:
+            images += [replace(image, at=start + image.at) for image in part.images]
+            texts.append(part.text)
+            start += len(part.text) + len(separator)
+    return Content(separator.join(texts), tuple(flags), tuple(images))
+
+
+def image_content(image: Image) -> Content:
+    """An image as a text policy reads it."""
+    text, flag = stand_in(image)
+    return Content(text, (flag,), (image,))
+
+
+def block_content(block: Mapping[str, Any], where: str, notes: list[str]) -> Content:
+    """One content block. An unknown type is also noted."""
     kind = as_name(block.get("type"), f"{where}.type")
     if kind in _TEXT:
-        return as_text(block.get("text"), f"{where}.text"), ()
+        return Content(as_text(block.get("text"), f"{where}.text"))
     if kind == "refusal":
-        return as_text(block.get("refusal"), f"{where}.refusal"), ()
+        return Content(as_text(block.get("refusal"), f"{where}.refusal"))
     if kind == "tool_reference":
-        return f"[tool available: {as_name(block.get('tool_name'), f'{where}.tool_name')}]", ("tool_reference",)
+        name = as_name(block.get("tool_name"), f"{where}.tool_name")
+        return Content(f"[tool available: {name}]", ("tool_reference",))
+    if kind in _IMAGES:
+        return image_content(_image(block, kind, where))
     if kind in _MEDIA:
-        return placeholder(_MEDIA[kind]), (f"{_MEDIA[kind]}_omitted",)
+        return Content(placeholder(_MEDIA[kind]), (f"{_MEDIA[kind]}_omitted",))
     notes.append(f"unknown_block:{kind[:40]}")
-    return placeholder(f"block of type {kind[:40]}"), ("unknown_block",)
+    return Content(placeholder(f"block of type {kind[:40]}"), ("unknown_block",))
 
 
-def content_text(content: Any, where: str, notes: list[str]) -> tuple[str, tuple[str, ...]]:
-    """A whole content as text, blocks joined by newlines, with its flags.
+def _image(block: Mapping[str, Any], kind: str, where: str) -> Image:
+    """The image of a block: Anthropic's `source`, or the URL of Chat Completions and Responses."""
+    if kind != "image":
+        value, place = block.get("image_url"), f"{where}.image_url"
+        if value is None and block.get("file_id") is not None:
+            return Image(url="file:" + as_name(block["file_id"], f"{where}.file_id"))
+        if isinstance(value, Mapping):
+            value, place = value.get("url"), f"{place}.url"
+        return linked_image(as_name(value, place), place)
+    source = as_object(block.get("source"), f"{where}.source")
+    given = source.get("type")
+    if given == "base64":
+        media_type = as_text(source.get("media_type"), f"{where}.source.media_type")
+        return inline_image(as_name(source.get("data"), f"{where}.source.data"), media_type, f"{where}.source.data")
+    if given == "url":
+        return linked_image(as_name(source.get("url"), f"{where}.source.url"), f"{where}.source.url")
+    if given == "file":
+        return Image(url="file:" + as_name(source.get("file_id"), f"{where}.source.file_id"))
+    raise refuse(f"{str(given)[:40]!r} is not one of base64, url, file", f"{where}.source.type")
+
+
+def content_of(content: Any, where: str, notes: list[str]) -> Content:
+    """A whole content, blocks joined by newlines.
 
     A string, null, an empty list and a list of empty texts are alike, so a harness that turns one spelling into
     another sends the same turn (case O10).
     """
     if content is None or isinstance(content, str):
-        return content or "", ()
-    parts: list[str] = []
-    flags: list[str] = []
-    for i, block in enumerate(as_list(content, where)):
-        text, block_flags = block_text(as_object(block, f"{where}[{i}]"), f"{where}[{i}]", notes)
-        flags.extend(block_flags)
-        if text:
-            parts.append(text)
-    return "\n".join(parts), tuple(flags)
+        return Content(content or "")
+    return joined(
+        block_content(as_object(block, f"{where}[{i}]"), f"{where}[{i}]", notes)
+        for i, block in enumerate(as_list(content, where))
+    )

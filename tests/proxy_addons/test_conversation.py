@@ -1,40 +1,32 @@
-from typing import Any
-
-import pytest
-
+from proxy_addons.conversation import Image
 from proxy_addons.conversation import Message
 from proxy_addons.conversation import ToolCall
 from proxy_addons.conversation import canonical
-
-SAMPLED = '{"b":1,"a":"é"}'
-
-
-def turn(arguments: str) -> Any:
-    return canonical(Message("assistant", tool_calls=(ToolCall("any id", "f", arguments),)))
-
-
-@pytest.mark.parametrize("text", ['{"b": 1, "a": "\\u00e9"}', '{"a": "é", "b": 1}', ' {"b":1,\n"a":"é"}'])
-def test_o28_another_spelling_is_the_same_turn(text: str) -> None:
-    assert turn(text) == turn(SAMPLED)
-
-
-@pytest.mark.parametrize(
-    ("sampled", "returned"),
-    [
-        ('{"n":1}', '{"n":1.0}'),
-        ('{"n":1e3}', '{"n":1000.0}'),
-        ('{"n":1,"n":2}', '{"n":2}'),
-        ('{"n":"a "}', '{"n":"a"}'),
-        ('{"n":true}', '{"n":1}'),
-        ('{"n":["x"]}', '{"n":"x"}'),
-        ("not json", "not  json"),
-    ],
-)
-def test_o28_another_value_is_another_turn(sampled: str, returned: str) -> None:
-    assert turn(sampled) != turn(returned)
+from proxy_addons.conversation import message_json
 
 
 def test_o10_ids_and_reasoning_do_not_make_a_turn_another() -> None:
     one = Message("assistant", "hi", "because", (ToolCall("1", "f", "{}"),))
     two = Message("assistant", "hi", "", (ToolCall("2", "f", "{ }"),))
     assert canonical(one) == canonical(two)
+
+
+def test_an_image_is_part_of_the_turn_by_its_content() -> None:
+    one, spelled, other = Image("aa", "image/png", 3), Image("aa", "image/x-png", 3), Image("bb", "image/png", 3)
+    link = Image(url="https://example.invalid/a.png")
+    turns = [canonical(Message("user", "see", images=(image,))) for image in (one, spelled, other, link)]
+    assert turns[0] == turns[1]
+    assert len({repr(turn) for turn in turns}) == 3
+
+
+def test_a_stored_message_refers_to_its_images() -> None:
+    seen = Image("aa", "image/png", 3, at=4, shown=True, data=b"abc")
+    message = Message("user", "see [image]", images=(seen, Image(url="https://example.invalid/a.png", at=11)))
+    assert message_json(message) == {
+        "role": "user",
+        "content": "see [image]",
+        "images": [
+            {"sha256": "aa", "media_type": "image/png", "size": 3, "at": 4, "shown": True},
+            {"url": "https://example.invalid/a.png", "size": 0, "at": 11, "shown": False},
+        ],
+    }

@@ -25,6 +25,9 @@ class ScriptedEngine:
     version: int = 0
     max_model_len: int | None = None
 
+    expand: Callable[[dict[str, Any]], list[int]] | None = None
+    """From a request with images to the prompt as the engine's own processor expands it."""
+
     async def _models(self, _: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": "policy", "max_model_len": self.max_model_len}]})
 
@@ -41,16 +44,19 @@ class ScriptedEngine:
         finally:
             self.running -= 1
         answer = self.script(body["token_ids"], number)
-        return answer if isinstance(answer, web.Response) else self.completion(answer)
+        told: dict[str, Any] = (
+            {"prompt_token_ids": self.expand(body)} if self.expand and body.get("return_token_ids") else {}
+        )
+        return answer if isinstance(answer, web.Response) else self.completion(answer, **told)
 
-    def completion(self, ids: list[int], finish: str = "stop") -> web.Response:
+    def completion(self, ids: list[int], finish: str = "stop", **told: Any) -> web.Response:
         choice = {
             "token_ids": ids,
             "finish_reason": finish,
             "logprobs": {"content": [{"token_id": t, "logprob": -0.25} for t in ids]},
             "weight_versions": [{"version": self.version, "start": 0, "end": len(ids)}],
         }
-        return web.json_response({"choices": [choice], "usage": {"completion_tokens": len(ids)}})
+        return web.json_response({"choices": [choice], "usage": {"completion_tokens": len(ids)}, **told})
 
 
 @asynccontextmanager

@@ -13,6 +13,7 @@ from tasks.report import epoch_table
 from tasks.report import number
 from tasks.report import percent
 from tasks.report import summarise
+from tasks.report import write_rendering
 from tasks.report import write_report
 
 CONFIG: dict[str, Any] = {"harnesses": ["claude_code", "codex"], "epochs": 2, "note": "<script>alert(1)</script>"}
@@ -137,6 +138,15 @@ def test_the_harnesses_are_told_apart(finished: Path) -> None:
     by_harness = summarise(finished)[0]["heldout_by_harness"]
     assert (by_harness["claude_code"]["after"]["k"], by_harness["claude_code"]["after"]["n"]) == (3, 3)
     assert (by_harness["codex"]["after"]["k"], by_harness["codex"]["after"]["n"]) == (0, 1)
+
+
+def test_what_the_template_does_is_told(finished: Path) -> None:
+    told = {"renderer": "Qwen3Renderer", "sees_images": False, "reads_tool_calls": True}
+    turns = {"tool_loop": "one_row", "new_user_turn": "new_row"}
+    assert "The policy's template" not in write_report(finished, *summarise(finished)).read_text()
+    write_rendering(finished, {**told, "control_tokens_in_text": "split", "turns": turns})
+    text = write_report(finished, *summarise(finished)).read_text()
+    assert "<tr><td>new user turn</td><td>new row</td></tr>" in text
 
 
 def test_the_page_needs_nothing_but_itself(finished: Path) -> None:

@@ -103,7 +103,7 @@ def test_count_tokens_takes_a_whole_request_inside() -> None:
 
 
 def test_what_the_policy_cannot_read_is_a_placeholder_and_a_flag() -> None:
-    parts = [{"text": "see"}, {"inlineData": {"mimeType": "image/png", "data": "…"}}, {"newThing": 1}]
+    parts = [{"text": "see"}, {"inlineData": {"mimeType": "image/png", "data": "iVBORw0KGgo="}}, {"newThing": 1}]
     request = gemini.parse({"contents": [{"parts": parts}], "tools": [{"googleSearch": {}}]}, {})
     assert request.messages[0].flags == ("image_omitted", "unknown_block")
     assert request.messages[0].content.startswith("see\n[image omitted")

@@ -65,9 +65,9 @@ def test_object_in_reads_an_object() -> None:
 def test_unknown_block_is_a_placeholder_a_flag_and_a_note() -> None:
     notes: list[str] = []
     content = [{"type": "text", "text": "before"}, {"type": "hologram", "data": "x"}, {"type": "text", "text": "after"}]
-    text, flags = reading.content_text(content, "messages[0].content", notes)
-    assert text == "before\n[block of type hologram omitted: this policy reads text only]\nafter"
-    assert flags == ("unknown_block",)
+    given = reading.content_of(content, "messages[0].content", notes)
+    assert given.text == "before\n[block of type hologram omitted: this policy reads text only]\nafter"
+    assert given.flags == ("unknown_block",)
     assert notes == ["unknown_block:hologram"]
 
 
@@ -82,11 +82,11 @@ def test_unknown_block_is_a_placeholder_a_flag_and_a_note() -> None:
 )
 def test_known_blocks(block: dict[str, Any], text: str, flags: tuple[str, ...]) -> None:
     notes: list[str] = []
-    assert reading.block_text(block, "content[0]", notes) == (text, flags)
+    assert reading.block_content(block, "content[0]", notes) == reading.Content(text, flags)
     assert notes == []
 
 
 def test_content_of_a_wrong_shape_is_refused() -> None:
     for content in (5, {"type": "text"}, ["text"], [{"text": "no type"}]):
         with pytest.raises(Problem, match=r"messages\[0\]\.content"):
-            reading.content_text(content, "messages[0].content", [])
+            reading.content_of(content, "messages[0].content", [])
