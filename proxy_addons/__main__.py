@@ -25,6 +25,7 @@ from mitmproxy.addons import proxyserver
 from mitmproxy.addons import tlsconfig
 from mitmproxy.master import Master
 
+from proxy_addons.body import MAX_BODY_BYTES
 from proxy_addons.capture import Capture
 from proxy_addons.control import Control
 from proxy_addons.engine import EngineClient
@@ -58,7 +59,7 @@ async def serve(port: int, control_port: int, engine: str, model: Path, token: s
 
 
 async def _listen(stack: contextlib.AsyncExitStack, app: web.Application, port: int) -> int:
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0, auto_decompress=False)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     site = web.TCPSite(runner, "127.0.0.1", port)
@@ -78,6 +79,7 @@ def _master(port: int, confdir: str, capture: Capture) -> Master:
     else:
         mitmproxy.proxy.server.TCP_TIMEOUT = IDLE_TIMEOUT_S
     master.options.update(mode=["reverse:http://127.0.0.1:1"], connection_strategy="lazy", termlog_verbosity="warn")
+    master.options.update(body_size_limit=str(MAX_BODY_BYTES))
     master.addons.add(capture)
     return master
 

@@ -44,6 +44,7 @@ class Capture:
         if problem is not None:
             flow.response = self._error(path, problem)
             return
+        _scrub(flow.request, presented)
         flow.request.scheme = "http"
         flow.request.host, flow.request.port = self._gateway
         flow.request.headers[ROLLOUT_HEADER] = prefix
@@ -93,3 +94,10 @@ def _take_key(request: http.Request) -> str:
     if "key" in request.query:
         del request.query["key"]
     return key
+
+
+def _scrub(request: http.Request, key: str) -> None:
+    """Take the key out of wherever else a harness may have put it: an id in a header, a cookie, the path."""
+    request.path = request.path.replace(key, "rollout-key")
+    fields = ((name, value.replace(key.encode(), b"[rollout key]")) for name, value in request.headers.fields)
+    request.headers = http.Headers(fields)

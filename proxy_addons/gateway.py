@@ -21,6 +21,8 @@ from typing import Any
 from aiohttp import web
 
 from proxy_addons.auxiliary import auxiliary
+from proxy_addons.body import MAX_BODY_BYTES
+from proxy_addons.body import read_body
 from proxy_addons.chain import Node
 from proxy_addons.chain import Placement
 from proxy_addons.chain import tools_digest
@@ -36,6 +38,7 @@ from proxy_addons.dialects import find_route
 from proxy_addons.engine import Completion
 from proxy_addons.engine import Sampling
 from proxy_addons.errors import InfrastructureError
+from proxy_addons.kinds import with_kind
 from proxy_addons.ledger import Ledger
 from proxy_addons.live import Live
 from proxy_addons.live import LiveRollout
@@ -45,7 +48,6 @@ from proxy_addons.rendering import Rendering
 
 GRACE_S = 5.0
 KEEPALIVE_S = 10.0
-MAX_BODY_BYTES = 64 << 20
 ROLLOUT_HEADER = "x-openforge-rollout"
 SECRET_HEADER = "x-openforge-secret"
 CALL_HEADER = "x-openforge-call"
@@ -142,8 +144,8 @@ class Gateway:
         assert task is not None
         rollout.busy.add(task)
         try:
-            body = await _body(http, rollout.key)
-            request = _as_routed(dialect.parse(_json_object(body), http.headers), route)
+            body = await read_body(http, rollout.key)
+            request = with_kind(_as_routed(dialect.parse(_json_object(body), http.headers), route))
             if route.purpose == "count":
                 return web.json_response(dialect.count_json(len(rollout.trajectory.place(request).prompt_ids)))
             return await self._call(http, rollout, dialect, request, body)
@@ -258,15 +260,6 @@ class Gateway:
         return response
 
 
-async def _body(http: web.Request, key: str) -> bytes:
-    """The request's bytes with the rollout's key taken out, so that no record can hold it (case O77)."""
-    try:
-        body = await http.read()
-    except web.HTTPRequestEntityTooLarge as error:
-        raise Problem("too_large", f"the body is larger than {MAX_BODY_BYTES >> 20} MiB") from error
-    return body.replace(key.encode(), b"[rollout key]")
-
-
 def _as_routed(request: Request, route: Route) -> Request:
     """The request with what its path says rather than its body."""
     stream = route.purpose == "stream" or request.stream
@@ -325,6 +318,7 @@ def _intent(call: Call, body_sha: str) -> dict[str, Any]:
         "sampling": to_json({**asdict(call.sampling), "max_tokens_asked": request.max_tokens}),
         "messages_delta": [message_json(m) for m in placement.new_messages],
         "tools_digest": tools_digest(request.tools),
+        "offers_tools": bool(request.tools),
         "request_sha": body_sha,
         "findings": list(placement.findings),
     }
