@@ -29,17 +29,15 @@ async def test_o77_the_key_in_every_place(
             del client.headers[BEARER]
             for name in speakers.NAMES:
                 body = speakers.body(name, [f"env says POLICY_API_KEY={key}"]) | {"user": key, "metadata": {key: key}}
-                for shown in (
-                    {"headers": {BEARER: f"Bearer {key}"}},
-                    {"headers": {"x-api-key": key}},
-                    {"headers": {"x-goog-api-key": key, "cookie": f"session={key}"}},
-                    {"params": {"key": key}},
-                    {
-                        "params": {"key": key, "other": key},
-                        "headers": {"x-claude-code-agent-id": key, "thread-id": key},
-                    },
-                ):
-                    answers.append(await client.post(speakers.path(name), json=body, **shown))
+                shown: list[tuple[dict[str, str], dict[str, str]]] = [
+                    ({BEARER: f"Bearer {key}"}, {}),
+                    ({"x-api-key": key}, {}),
+                    ({"x-goog-api-key": key, "cookie": f"session={key}"}, {}),
+                    ({}, {"key": key}),
+                    ({"x-claude-code-agent-id": key, "thread-id": key}, {"key": key, "other": key}),
+                ]
+                for headers, query in shown:
+                    answers.append(await client.post(speakers.path(name), json=body, headers=headers, params=query))
             # In the path, and in requests that are refused.
             bearer = {BEARER: f"Bearer {key}"}
             model = await client.post(
