@@ -29,10 +29,11 @@ async def test_o42_orphans_on_either_side(toy_model: Path, tokenizer: Any, tmp_p
             result = speakers.Result(speakers.calls(name, asked)[0], "a.txt")
             done = await speakers.ask(client, name, [*history, asked, result])
             # The call of this result is gone; then a call that has no result.
-            for cut in (
+            cuts: list[list[Any]] = [
                 ["So far: a listing.", speakers.Result(GONE, "a.txt"), done, "go on"],
                 ["So far.", asked, "go on"],
-            ):
+            ]
+            for cut in cuts:
                 for _ in range(2):
                     await speakers.ask(client, name, cut)
         _, calls = await proxy.end(rollout)
