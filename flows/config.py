@@ -20,6 +20,7 @@ from pydantic_core import ErrorDetails
 
 from proxy_addons.errors import ConfigError
 from proxy_addons.identity import check_name
+from training.rows import SIDE_CALLS
 
 PROFILES = Path(__file__).parent / "profiles"
 
@@ -47,6 +48,9 @@ class TrainingConfig(_Part):
     clip_grad: float = Field(default=1.0, gt=0, description="largest gradient norm")
     max_row_tokens: int = Field(
         default=16_384, ge=16, description="a longer training row is refused and counted, never cut"
+    )
+    leave_out: list[str] = Field(
+        default=list(SIDE_CALLS), description="findings whose calls are not trained: quota checks, warm-ups, titles"
     )
     micro_batch_tokens: int = Field(
         default=2048,

@@ -27,6 +27,7 @@ from mitmproxy.addons import proxyserver
 from mitmproxy.addons import tlsconfig
 from mitmproxy.master import Master
 
+from proxy_addons.body import MAX_BODY_BYTES
 from proxy_addons.capture import Capture
 from proxy_addons.control import Control
 from proxy_addons.conversation import Message
@@ -40,7 +41,6 @@ from proxy_addons.replicas import Replicas
 from proxy_addons.stability import describe
 
 IDLE_TIMEOUT_S = 3600
-MAX_BODY = "64m"
 ENGINE_KEEPALIVE_S = 3.0  # vLLM closes an idle connection after 5 s, and a request sent just then is lost
 PROBE = Message("user", "Write one line about the weather, in any language, and then stop.")
 
@@ -95,7 +95,7 @@ def _master(port: int, confdir: str, capture: Capture) -> Master:
         mode=["reverse:http://127.0.0.1:1"],
         connection_strategy="lazy",
         termlog_verbosity="warn",
-        body_size_limit=MAX_BODY,
+        body_size_limit=str(MAX_BODY_BYTES),
     )
     master.addons.add(capture)
     return master

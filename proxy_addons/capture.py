@@ -46,7 +46,7 @@ class Capture:
         if problem is not None:
             flow.response = self._error(path, problem)
             return
-        flow.metadata["rollout"], flow.metadata["path"] = prefix, path
+        flow.metadata["rollout"], flow.metadata["path"] = prefix, path.replace(presented, "rollout-key")
 
     async def request(self, flow: http.HTTPFlow) -> None:
         """Answer a model call, or hand the harness over to its waiting stream."""
@@ -56,17 +56,17 @@ class Capture:
         path, method = flow.metadata["path"], flow.request.method
         route = find_route(path)
         if route is None or method != "POST":
-            flow.response = _response(auxiliary(method, path, flow.request.headers))
+            flow.response = _response(auxiliary(method, path, _plain(flow.request.headers, rollout.key)))
             return
-        body = flow.request.content or b""
-        headers = _plain(flow.request.headers)
+        body = flow.request.raw_content or b""
+        headers = _plain(flow.request.headers, rollout.key)
         answer = await self._gateway.handle(rollout, route, headers, body, lambda: not flow.client_conn.connected)
         flow.metadata["call"] = answer.call
         if isinstance(answer, Answer):
             flow.response = _response(answer)
             return
         flow.metadata["waiting"] = answer
-        flow.request.headers = http.Headers()
+        flow.request.headers = http.Headers(host="127.0.0.1")
         flow.request.method, flow.request.path, flow.request.content = "GET", f"/{answer.ticket}", b""
         flow.request.scheme = "http"
         flow.request.host, flow.request.port = self._streams
@@ -108,9 +108,13 @@ def _response(answer: Answer) -> http.Response:
     return http.Response.make(answer.status, answer.body, headers)
 
 
-def _plain(headers: http.Headers) -> dict[str, str]:
-    """Headers by lower-case name. (mitmproxy's own type decodes all of them for every look-up.)"""
-    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers.fields}
+def _plain(headers: http.Headers, key: str) -> dict[str, str]:
+    """Headers by lower-case name, without the key, which a harness may also have put into an id or a cookie.
+
+    (mitmproxy's own type decodes all of them for every look-up.)
+    """
+    fields = ((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in headers.fields)
+    return {name: value.replace(key, "[rollout key]") for name, value in fields}
 
 
 def _take_key(request: http.Request) -> str:

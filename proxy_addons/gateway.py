@@ -23,6 +23,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from proxy_addons.body import plain_body
 from proxy_addons.chain import Placement
 from proxy_addons.conversation import Finish
 from proxy_addons.conversation import Problem
@@ -41,6 +42,7 @@ from proxy_addons.images import data_url
 from proxy_addons.images import show
 from proxy_addons.images import shown_images
 from proxy_addons.images import store
+from proxy_addons.kinds import with_kind
 from proxy_addons.ledger import Ledger
 from proxy_addons.ledger import die
 from proxy_addons.live import Live
@@ -169,8 +171,9 @@ class Gateway:
         """
         dialect = route.dialect
         try:
-            fields = _json_object(_clean(body, rollout.key))
-            request = _as_routed(dialect.parse(fields, headers), route)
+            body = await plain_body(body, headers.get("content-encoding", "identity"), rollout.key)
+            fields = _json_object(body)
+            request = with_kind(_as_routed(dialect.parse(fields, headers), route))
             request = replace(request, notes=(*request.notes, *not_as_asked(request, fields, rollout.limits)))
             if self._rendering.sees_images:
                 request = show(request)
@@ -347,11 +350,6 @@ async def _keep_images(call: Call) -> None:
             die(error)
 
 
-def _clean(body: bytes, key: str) -> bytes:
-    """The request's bytes with the rollout's key taken out, so that no record can hold it (case O77)."""
-    return body.replace(key.encode(), b"[rollout key]")
-
-
 def _as_routed(request: Request, route: Route) -> Request:
     """The request with what its path says rather than its body."""
     stream = route.purpose == "stream" or request.stream
@@ -399,6 +397,7 @@ def _intent(call: Call, body_sha: str) -> dict[str, Any]:
         "sampling": to_json({**asdict(call.sampling), "max_tokens_asked": request.max_tokens}),
         "messages_delta": [message_json(m) for m in placement.new_messages],
         "tools_digest": placement.tools_digest,
+        "offers_tools": bool(request.tools),
         "request_sha": body_sha,
         "images": [image.sha256 for image in shown_images(request.messages)] or None,
         "findings": list(placement.findings),

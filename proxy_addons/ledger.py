@@ -24,6 +24,7 @@ import orjson
 from proxy_addons.records import SCHEMA_VERSION
 from proxy_addons.records import to_json
 from proxy_addons.settle import settle
+from proxy_addons.settle import side_calls
 
 
 @dataclass
@@ -136,11 +137,14 @@ def compile_calls(path: Path, identity: dict[str, Any]) -> tuple[list[dict[str, 
             row.update(line)
     ordered = [calls[number] for number in sorted(calls)]
     places = settle(ordered)
+    aside = side_calls(ordered)
     rows = []
     for row in ordered:
         row["chain"], row["status"] = places[row["call"]]
-        for private in ("whole_prefix", "request_key"):
-            del row[private]
+        for private in ("whole_prefix", "request_key", "offers_tools"):
+            row.pop(private, None)
+        if row["call"] in aside:
+            row["findings"] = [*row["findings"], "side_call:no_tools"]
         reply = row.pop("reply", None)
         row["messages_delta"] = to_json([*row["messages_delta"], *([reply] if reply else [])])
         for stamp in ("started_at", "ended_at"):

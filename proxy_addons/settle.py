@@ -11,13 +11,15 @@ def settle(calls: Sequence[Mapping[str, Any]]) -> dict[int, tuple[str, str]]:
     `calls` are in order, each with `call`, `parent_call`, `whole_prefix` (keeps all tokens of its parent),
     `request_key` and `status`. Of a request that was sent again, the answer that the harness went on with counts, or
     the last one where it went on with none; the others are "abandoned". A chain goes on through the first child that
-    counts and keeps its parent's tokens; every other call opens a chain.
+    counts and keeps its parent's tokens; every other call opens a chain. A side call (case O41) is nobody's twin and
+    takes no place in a chain.
     """
+    aside = {c["call"] for c in calls if any(f.startswith("side_call:") for f in c.get("findings", ()))}
     status = {c["call"]: c["status"] for c in calls}
     continued = {c["parent_call"] for c in calls if c["status"] == "ok"}
     same: dict[tuple[Any, str], list[int]] = {}
     for c in calls:
-        if c["status"] == "ok":
+        if c["status"] == "ok" and c["call"] not in aside:
             same.setdefault((c["parent_call"], c["request_key"]), []).append(c["call"])
     for twins in same.values():
         used = [call for call in twins if call in continued] or twins[-1:]
@@ -27,9 +29,24 @@ def settle(calls: Sequence[Mapping[str, Any]]) -> dict[int, tuple[str, str]]:
     for c in calls:
         parent = c["parent_call"]
         goes_on = parent in chain and parent not in taken and c["whole_prefix"] and status[c["call"]] == "ok"
-        if goes_on:
+        if goes_on and c["call"] not in aside:
             taken.add(parent)
             chain[c["call"]] = chain[parent]
         else:
             chain[c["call"]] = f"c{len(set(chain.values()))}"
     return {call: (chain[call], status[call]) for call in chain}
+
+
+def side_calls(calls: Sequence[Mapping[str, Any]]) -> set[int]:
+    """The calls that are no turn of an agent: they offer the policy no tools, where the rollout's agents have tools.
+
+    That is how harnesses ask for a title, a summary of a page or the next speaker (case O41). Not among them: the call
+    of a declared sub-agent (`agent`), one that asks for a compaction, one whose tools were withheld for this turn, and
+    any call of a harness that never offers a tool. Each call has `call`, `status`, `agent`, `findings` and
+    `offers_tools`.
+    """
+    without = [c for c in calls if not c.get("offers_tools", True)]
+    if not any(c["status"] == "ok" for c in calls if c not in without):
+        return set()
+    kept = {"compaction_request", "tools_withheld"}
+    return {c["call"] for c in without if not (c.get("agent") or kept.intersection(c["findings"]))}

@@ -6,6 +6,8 @@ from pydantic import BaseModel
 from pydantic import ConfigDict
 from pydantic import Field
 
+from training.rows import SIDE_CALLS
+
 EXIT_CODES = {"ConfigError": 2, "InfrastructureError": 3}
 """Exit code of a training process by failure class; 0 is success, anything else a crash (infrastructure)."""
 
@@ -32,6 +34,8 @@ class TrainSettings(_Frozen):
     """A longer row is refused and counted."""
     max_staleness: int = Field(default=1, ge=0)
     """A row whose oldest token was sampled more versions of the weights ago than this is refused."""
+    leave_out: tuple[str, ...] = SIDE_CALLS
+    """Findings whose calls are not trained, and counted; add `compaction_request` to leave out summaries too."""
     micro_batch_tokens: int = Field(default=2048, ge=2)
     """Tokens per forward pass; a longer row passes alone."""
     dtype: Literal["float32", "bfloat16"] = "float32"

@@ -12,6 +12,7 @@ long or too old is refused whole. Everything refused is counted in calls and in 
 import json
 import math
 from collections import Counter
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -28,6 +29,10 @@ FATAL = frozenset(
 
 POISON = frozenset({"control_token_in_content"})
 """Findings on a prompt that also make every later call of that conversation unusable (case O76)."""
+
+
+SIDE_CALLS = ("side_call:quota", "side_call:warmup", "side_call:no_tools")
+"""Findings of calls that are no turn of an agent (case O41; `proxy_addons.kinds`, `proxy_addons.settle`)."""
 
 
 @dataclass(frozen=True)
@@ -107,12 +112,14 @@ def build_rows(
     weight_version: int | None = None,
     max_staleness: int = 0,
     need_logprobs: bool = True,
+    leave_out: Collection[str] = SIDE_CALLS,
 ) -> tuple[list[Row], RowReport]:
     """The rows of all rollouts in `calls` (rows of `records.CALLS`), in the order of the calls.
 
     A row is refused if it has more than `max_row_tokens` tokens, or, where `weight_version` is given, if its oldest
     token was sampled more than `max_staleness` versions before that. `need_logprobs=False` is for SFT: calls without
-    usable log-probabilities are trained, and the rows' `logprobs` are all 0.0.
+    usable log-probabilities are trained, and the rows' `logprobs` are all 0.0. A call with a finding of `leave_out` is
+    not trained.
     """
     report = RowReport()
     by_rollout: dict[str, list[Call]] = {}
@@ -120,7 +127,7 @@ def build_rows(
         by_rollout.setdefault(call["rollout"], []).append(call)
     rows = []
     for own in by_rollout.values():
-        for draft in _drafts(sorted(own, key=lambda c: c["call"]), need_logprobs, report):
+        for draft in _drafts(sorted(own, key=lambda c: c["call"]), need_logprobs, leave_out, report):
             row = _finish(draft, own[0])
             reason = None
             if len(row.ids) > max_row_tokens:
@@ -137,7 +144,7 @@ def build_rows(
     return rows, report
 
 
-def _drafts(calls: list[Call], need_logprobs: bool, report: RowReport) -> list[_Draft]:
+def _drafts(calls: list[Call], need_logprobs: bool, leave_out: Collection[str], report: RowReport) -> list[_Draft]:
     """The chains of one rollout that have something to train. A rollout whose record is broken has none."""
     drafts: list[_Draft] = []
     # Where each call's prompt and sampled tokens stand: the first `end` ids of a draft, which only ever grows.
@@ -162,7 +169,7 @@ def _drafts(calls: list[Call], need_logprobs: bool, report: RowReport) -> list[_
             report.prefix_breaks += ok and parent is not None and not whole
         draft.tail = call["call"]
         draft.poisoned |= not POISON.isdisjoint(call["findings"] or ())
-        reason = _why_not(call, draft, need_logprobs)
+        reason = _why_not(call, draft, need_logprobs, leave_out)
         if reason is None:
             draft.append(sampled, call["sampled_logprobs"] if need_logprobs else [0.0] * len(sampled))
             draft.trained.append((call["call"], len(sampled), call["weight_version"] or 0))
@@ -173,12 +180,14 @@ def _drafts(calls: list[Call], need_logprobs: bool, report: RowReport) -> list[_
     return [draft for draft in drafts if draft.trained]
 
 
-def _why_not(call: Call, draft: _Draft, need_logprobs: bool) -> str | None:
+def _why_not(call: Call, draft: _Draft, need_logprobs: bool, leave_out: Collection[str]) -> str | None:
     """Why the tokens of `call`, about to be added to `draft`, cannot be trained; None if they can."""
     ids, logprobs = call["sampled_ids"], call["sampled_logprobs"] or []
     findings = frozenset(call["findings"] or ())
     if call["status"] != "ok":
         return str(call["status"])
+    if unwanted := sorted(findings.intersection(leave_out)):
+        return unwanted[0]
     if draft.poisoned:
         return "control_token_in_content"
     if not ids or "ids_missing" in findings:

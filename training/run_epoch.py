@@ -87,6 +87,7 @@ def _rows(job: TrainJob, rollouts: list[dict[str, Any]]) -> tuple[list[Row], Row
         max_row_tokens=job.settings.max_row_tokens,
         weight_version=job.weight_version,
         max_staleness=job.settings.max_staleness,
+        leave_out=job.settings.leave_out,
     )
 
 

@@ -16,7 +16,12 @@ from training.sft import shared_openings
 def run_sft(job: SftJob) -> dict[str, Any]:
     """Fit the base model to the sampled tokens in `job.calls`; the result is also written to `job.result`."""
     calls = [call for path in job.calls for call in records.read(path, records.CALLS)]
-    rows, report = build_rows(calls, max_row_tokens=job.settings.max_row_tokens, need_logprobs=False)
+    rows, report = build_rows(
+        calls,
+        max_row_tokens=job.settings.max_row_tokens,
+        need_logprobs=False,
+        leave_out=job.settings.leave_out,
+    )
     openings = shared_openings(rows, {call["rollout"]: call["harness"] for call in calls})
     numbers = fit(rows, Path(job.base_model), Path(job.out), job.settings, job.seed, openings)
     result = {"rows": report.rows, "refused": dict(report.refused), **numbers, "hf_path": job.out}

@@ -30,6 +30,7 @@ from proxy_addons.dialects.reading import count
 from proxy_addons.dialects.reading import header
 from proxy_addons.dialects.reading import joined
 from proxy_addons.dialects.reading import number
+from proxy_addons.dialects.reading import offered_tools
 from proxy_addons.dialects.reading import refuse
 from proxy_addons.dialects.reading import strings
 from proxy_addons.dialects.sse import event
@@ -37,6 +38,10 @@ from proxy_addons.dialects.sse import pieces
 
 NAME = "anthropic_messages"
 PATHS: dict[str, Purpose] = {"/v1/messages": "generate", "/v1/messages/count_tokens": "count"}
+
+# How Claude Code asks for a summary of its history, and how the history after it begins.
+_COMPACTION_REQUEST = "CRITICAL: Respond with TEXT ONLY"
+_COMPACTED = "This session is being continued from a previous conversation"
 
 # A checksum that Claude Code puts first and that differs on every call (case O30).
 _BILLING = "x-anthropic-billing-header"
@@ -56,14 +61,16 @@ _ERROR_TYPES = {
 def parse(body: Mapping[str, Any], headers: Mapping[str, str]) -> Request:
     """A Messages (or count_tokens) body as a `Request`. Raises `Problem` `bad_request` naming the field."""
     notes: list[str] = []
+    choice = as_object(body.get("tool_choice") or {}, "tool_choice").get("type")
     messages = _system(body.get("system"), notes)
     for i, entry in enumerate(as_list(body.get("messages"), "messages")):
         messages += _turn(as_object(entry, f"messages[{i}]"), f"messages[{i}]", notes)
     if not messages:
         raise refuse("must not be empty", "messages")
+    notes += _compaction([m.content for m in messages if m.role == "user"])
     return Request(
         messages=tuple(messages),
-        tools=tuple(_tools(body.get("tools"), notes)),
+        tools=offered_tools(_tools(body.get("tools"), notes), choice, notes),
         model=as_text(body.get("model"), "model"),
         max_tokens=count(body, "max_tokens"),
         temperature=number(body, "temperature"),
@@ -73,6 +80,14 @@ def parse(body: Mapping[str, Any], headers: Mapping[str, str]) -> Request:
         agent=header(headers, "x-claude-code-agent-id"),
         notes=tuple(dict.fromkeys(notes)),
     )
+
+
+def _compaction(users: list[str]) -> Iterator[str]:
+    """Which of the two kinds of compaction the user turns speak of (case O42). A turn may hold reminders first."""
+    if users and f"\n{_COMPACTION_REQUEST}" in f"\n{users[-1]}":
+        yield "compaction_request"
+    if users and f"\n{_COMPACTED}" in f"\n{users[0]}":
+        yield "compaction"
 
 
 def _system(system: Any, notes: list[str]) -> list[Message]:

@@ -29,6 +29,7 @@ from proxy_addons.dialects.reading import dump
 from proxy_addons.dialects.reading import image_content
 from proxy_addons.dialects.reading import joined
 from proxy_addons.dialects.reading import number
+from proxy_addons.dialects.reading import offered_tools
 from proxy_addons.dialects.reading import placeholder
 from proxy_addons.dialects.reading import refuse
 from proxy_addons.dialects.reading import strings
@@ -82,7 +83,7 @@ def parse(body: Mapping[str, Any], headers: Mapping[str, str]) -> Request:
     camel = {name: _get(config, name) for name in ("maxOutputTokens", "temperature", "topP")}
     return Request(
         messages=tuple(messages),
-        tools=tuple(_tools(body.get("tools"), notes)),
+        tools=offered_tools(_tools(body.get("tools"), notes), _calling_mode(body), notes),
         model=as_text(body.get("model"), "model"),
         max_tokens=count(camel, "maxOutputTokens"),
         temperature=number(camel, "temperature"),
@@ -96,6 +97,11 @@ def _get(value: Mapping[str, Any], name: str) -> Any:
     """A field by its camel-case name, in either spelling."""
     snake = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
     return value.get(name, value.get(snake))
+
+
+def _calling_mode(body: Mapping[str, Any]) -> Any:
+    config = as_object(_get(body, "toolConfig") or {}, "toolConfig")
+    return as_object(_get(config, "functionCallingConfig") or {}, "toolConfig.functionCallingConfig").get("mode")
 
 
 def _parts(content: Any, where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:

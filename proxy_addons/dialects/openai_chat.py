@@ -19,6 +19,7 @@ from proxy_addons.dialects.reading import as_text
 from proxy_addons.dialects.reading import content_of
 from proxy_addons.dialects.reading import count
 from proxy_addons.dialects.reading import number
+from proxy_addons.dialects.reading import offered_tools
 from proxy_addons.dialects.reading import refuse
 from proxy_addons.dialects.reading import strings
 from proxy_addons.dialects.sse import event
@@ -47,6 +48,9 @@ def parse(body: Mapping[str, Any], headers: Mapping[str, str]) -> Request:
     """A chat completion body as a `Request`. Raises `Problem` `bad_request` naming the field."""
     if body.get("n") not in (None, 1):
         raise refuse("one choice a call is all that is recorded; send 1 or leave it out", "n")
+    for old in ("functions", "function_call"):
+        if body.get(old):
+            raise refuse("the older form of tools is not served; send tools and tool_choice", old)
     notes: list[str] = []
     messages = tuple(
         _turn(as_object(entry, f"messages[{i}]"), f"messages[{i}]", notes)
@@ -58,7 +62,7 @@ def parse(body: Mapping[str, Any], headers: Mapping[str, str]) -> Request:
     limit = count(body, "max_completion_tokens")
     return Request(
         messages=messages,
-        tools=tuple(_tools(body.get("tools"), notes)),
+        tools=offered_tools(_tools(body.get("tools"), notes), body.get("tool_choice"), notes),
         model=as_text(body.get("model"), "model"),
         max_tokens=count(body, "max_tokens") if limit is None else limit,
         temperature=number(body, "temperature"),
@@ -76,6 +80,8 @@ def _turn(entry: Mapping[str, Any], where: str, notes: list[str]) -> Message:
         raise refuse(f"{str(role)[:40]!r} is not one of {', '.join(_ROLES)}", f"{where}.role")
     given = content_of(entry.get("content"), f"{where}.content", notes)
     seen: dict[str, Any] = {"flags": given.flags, "images": given.images}
+    if entry.get("function_call"):
+        raise refuse("the older form of tool calls is not served; send tool_calls", f"{where}.function_call")
     if role == "assistant":
         field = "reasoning_content" if entry.get("reasoning_content") else "reasoning"
         reasoning = as_text(entry.get(field), f"{where}.{field}")

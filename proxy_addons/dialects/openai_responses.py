@@ -32,13 +32,14 @@ from proxy_addons.dialects.reading import header
 from proxy_addons.dialects.reading import joined
 from proxy_addons.dialects.reading import number
 from proxy_addons.dialects.reading import object_in
+from proxy_addons.dialects.reading import offered_tools
 from proxy_addons.dialects.reading import placeholder
 from proxy_addons.dialects.reading import refuse
 from proxy_addons.dialects.sse import event
 from proxy_addons.dialects.sse import pieces
 
 NAME = "openai_responses"
-PATHS: dict[str, Purpose] = {"/v1/responses": "generate"}
+PATHS: dict[str, Purpose] = {"/v1/responses": "generate", "/v1/responses/input_tokens": "count"}
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
@@ -59,7 +60,7 @@ def parse(body: Mapping[str, Any], headers: Mapping[str, str]) -> Request:
     """A Responses body as a `Request`. Raises `Problem` `bad_request` naming the field."""
     if body.get("previous_response_id") is not None:
         raise refuse("nothing is stored here; send the whole input", "previous_response_id")
-    reader = _Reader()
+    reader = _Reader(notes=list(_compaction(headers)))
     instructions = as_text(body.get("instructions"), "instructions")
     if instructions:
         reader.messages.append(Message("system", instructions))
@@ -75,7 +76,7 @@ def parse(body: Mapping[str, Any], headers: Mapping[str, str]) -> Request:
         raise refuse("must not be empty", "input")
     return Request(
         messages=tuple(reader.messages),
-        tools=tuple(reader.tools),
+        tools=offered_tools(reader.tools, body.get("tool_choice"), reader.notes),
         model=as_text(body.get("model"), "model"),
         max_tokens=count(body, "max_output_tokens"),
         temperature=number(body, "temperature"),
@@ -90,6 +91,16 @@ def _agent(headers: Mapping[str, str]) -> str | None:
     """A sub-agent's thread; the root thread has the session's id."""
     thread = header(headers, "thread-id")
     return thread if thread != header(headers, "session-id") else None
+
+
+def _compaction(headers: Mapping[str, str]) -> Iterator[str]:
+    """Codex says in its headers what a request is for, and counts its windows up at each compaction (case O42)."""
+    turn = object_in(header(headers, "x-codex-turn-metadata") or "") or {}
+    if turn.get("request_kind") == "compaction":
+        yield "compaction_request"
+    window = (header(headers, "x-codex-window-id") or "").rpartition(":")[2]
+    if window.isdecimal() and int(window) > 0:
+        yield "compaction"
 
 
 @dataclass
@@ -135,6 +146,8 @@ class _Reader:
             self.messages.append(message)
         elif kind == "additional_tools":
             self.read_tools(item.get("tools"), f"{where}.tools")
+        elif kind == "item_reference":
+            raise refuse("nothing is stored here; send the item itself", where)
         else:
             self.close_turn()
             name = as_name(kind, f"{where}.type")[:40]
@@ -276,7 +289,7 @@ def reply_json(request: Request, reply: Reply) -> dict[str, Any]:
 
 
 def count_json(tokens: int) -> dict[str, Any]:
-    """The shape of this dialect's own counting call, which no known harness makes."""
+    """The answer to input_tokens, which no known harness asks for."""
     return {"object": "response.input_tokens", "input_tokens": tokens}
 
 

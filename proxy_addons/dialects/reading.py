@@ -14,6 +14,7 @@ from typing import Any
 
 from proxy_addons.conversation import Image
 from proxy_addons.conversation import Problem
+from proxy_addons.conversation import Tool
 from proxy_addons.images import inline_image
 from proxy_addons.images import linked_image
 from proxy_addons.images import stand_in
@@ -99,6 +100,21 @@ def strings(value: Any, where: str) -> tuple[str, ...]:
 def header(headers: Mapping[str, str], name: str) -> str | None:
     """A header by its lower-case name, whatever the spelling; None if absent or empty."""
     return next((value for key, value in headers.items() if key.lower() == name and value), None)
+
+
+def offered_tools(tools: Iterable[Tool], choice: Any, notes: list[str]) -> tuple[Tool, ...]:
+    """The tools that the policy is shown under the harness's `choice`.
+
+    "none" withholds all for this call: `tools_withheld`. To force a call would take a grammar, under which the policy's
+    log-probabilities are not its own; so that wish goes unheeded, and is noted: `tool_choice_ignored`.
+    """
+    offered = tuple(tools)
+    if str(choice).lower() == "none" and choice is not None:
+        notes += ["tools_withheld"] if offered else []
+        return ()
+    if choice is not None and str(choice).lower() not in ("auto", "validated"):
+        notes.append("tool_choice_ignored")
+    return offered
 
 
 def dump(value: Any) -> str:

@@ -1,6 +1,11 @@
 """O17: an error after the headers is an error event of the dialect, and nothing looks like a finished reply."""
 
+import asyncio
+from pathlib import Path
+
+import httpx
 import pytest
+from aiohttp import web
 
 from proxy_addons.conversation import Problem
 from proxy_addons.conversation import ToolCall
@@ -13,6 +18,15 @@ from tests.proxy_addons.dialects.wire import Event
 from tests.proxy_addons.dialects.wire import decode
 from tests.proxy_addons.dialects.wire import make_reply
 from tests.proxy_addons.dialects.wire import make_request
+from tests.support.recording import recording
+from tests.support.scripted_engine import ScriptedEngine
+from tests.support.scripted_engine import serving
+from tests.support.speakers import be_impatient
+from tests.support.speakers import body
+from tests.support.speakers import error_message
+from tests.support.speakers import has_ended_well
+from tests.support.speakers import path
+from training.rows import build_rows
 
 PROBLEM = Problem("overloaded", "the policy server is away; it is being restarted")
 REPLY = make_reply("text", ToolCall("c1", "f", '{"a": "' + "b" * 3000 + '"}'))
@@ -67,3 +81,54 @@ def test_o17_every_kind_has_a_spelling(name: str, kind: str) -> None:
     error = DIALECTS[name].error_json(Problem(kind, "why and what to do"))["error"]
     assert error["message"] == "why and what to do"
     assert isinstance(error["status" if name == "gemini" else "type"], str)
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+async def test_o17_an_engine_that_dies_while_a_stream_is_open(
+    name: str, toy_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    be_impatient(monkeypatch)
+    async with (
+        serving(ScriptedEngine(lambda prompt, n: web.Response(status=500), delay_s=0.8)) as engine,
+        recording(toy_model, engine.url, tmp_path) as proxy,
+    ):
+        rollout = await proxy.register()
+        async with proxy.client(rollout) as client:
+            answer = await client.post(path(name, True), json=body(name, ["go"], stream=True))
+        summary, rows = await proxy.end(rollout)
+    assert answer.status_code == 200
+    events = decode([answer.content])
+    assert len(events) > 2, "keep-alives, then the error"
+    assert error_message(name, events[-1]) == "the policy server is away"
+    assert not has_ended_well(name, events)
+    assert summary["engine_failure"]
+    assert [(row["status"], row["sampled_ids"]) for row in rows] == [("error", None)]
+    assert build_rows(rows, max_row_tokens=10_000)[0] == []
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+async def test_o17_a_rollout_that_ends_while_a_stream_is_open(
+    name: str, toy_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection breaks off, which no client takes for the end of a reply."""
+    be_impatient(monkeypatch)
+    got: list[bytes] = []
+    async with (
+        serving(ScriptedEngine(lambda prompt, n: [9], delay_s=15)) as engine,
+        recording(toy_model, engine.url, tmp_path) as proxy,
+    ):
+        rollout = await proxy.register()
+        async with (
+            proxy.client(rollout) as client,
+            client.stream("POST", path(name, True), json=body(name, ["go"], stream=True)) as answer,
+        ):
+            with pytest.raises(httpx.RemoteProtocolError):
+                async for chunk in answer.aiter_bytes():
+                    if not got:
+                        ending = asyncio.ensure_future(proxy.end(rollout))
+                    got.append(chunk)
+        summary, rows = await ending
+    assert not has_ended_well(name, decode(got))
+    assert summary["complete"]
+    assert [row["status"] for row in rows] == ["error"]
+    assert engine.cancelled == 1

@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 
 from proxy_addons.settle import settle
+from proxy_addons.settle import side_calls
 
 
 def call(number: int, parent: int | None = None, key: str | None = None, **more: Any) -> dict[str, Any]:
@@ -45,3 +46,28 @@ def test_a_failed_call_takes_no_place_in_a_chain() -> None:
 def test_a_prompt_that_lost_its_parents_tokens_opens_a_chain() -> None:
     settled = settle([call(0), call(1, 0, whole_prefix=False), call(2, 1)])
     assert [settled[n][0] for n in range(3)] == ["c0", "c1", "c1"]
+
+
+def test_o41_a_side_call_is_nobodys_twin_and_takes_no_place() -> None:
+    quota = {"findings": ["side_call:quota"]}
+    settled = settle([call(0), call(1, 0, "same", **quota), call(2, 0, "same"), call(3, 0, "same", **quota)])
+    assert [settled[n] for n in range(4)] == [("c0", "ok"), ("c1", "ok"), ("c0", "ok"), ("c2", "ok")]
+
+
+@pytest.mark.parametrize(
+    ("tools", "more", "aside"),
+    [
+        ([True, False], {}, {1}),
+        ([False, True], {}, {0}),
+        ([False, False], {}, set()),
+        ([True, False], {"agent": "a1"}, set()),
+        ([True, False], {"findings": ["tools_withheld"]}, set()),
+        ([True, False], {"findings": ["compaction_request"]}, set()),
+        ([True, False], {"status": "error"}, set()),
+    ],
+)
+def test_o41_calls_without_tools_beside_calls_with_tools(
+    tools: list[bool], more: dict[str, Any], aside: set[int]
+) -> None:
+    calls = [call(n, offers_tools=offers, **{"findings": [], **more}) for n, offers in enumerate(tools)]
+    assert side_calls(calls) == aside

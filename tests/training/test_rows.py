@@ -69,6 +69,7 @@ def test_a_call_that_is_not_ok_is_not_trained_and_does_not_break_the_chain(statu
         ({"sampled_logprobs": None}, "logprobs_misaligned"),
         ({"sampled_logprobs": [None]}, "logprob_not_finite"),
         ({"sampled_logprobs": [float("-inf")]}, "logprob_not_finite"),
+        ({"findings": ["side_call:quota"]}, "side_call:quota"),
         ({"sampling": '{"temperature":0.0}'}, "greedy"),
         ({"sampling": '{"temperature":0.5}'}, "temperature_changed"),
         ({"sampling": '{"temperature":1.0,"top_p":0.9}'}, "top_p"),
@@ -83,6 +84,17 @@ def test_an_unusable_call_is_context_for_those_after_it(fields: dict[str, Any], 
     (row,), report = rows_of(rec)
     assert (row.ids, row.mask) == ([1, 2, 3, 4, 5, 6], [0, 1, 0, 0, 0, 1])
     assert (row.calls, report.refused, report.refused_tokens) == ((0, 2), {reason: 1}, {reason: 1})
+
+
+def test_what_is_left_out_is_a_setting() -> None:
+    rec = Recording()
+    rec.call(None, [1], [2], findings=["side_call:no_tools"])
+    rec.call(None, [3], [4], findings=["compaction_request"], chain="c1")
+    assert [row.calls for row in rows_of(rec)[0]] == [(1,)]
+    assert [row.calls for row in rows_of(rec, leave_out=())[0]] == [(0,), (1,)]
+    rows, report = rows_of(rec, leave_out=("compaction_request",))
+    assert [row.calls for row in rows] == [(0,)]
+    assert report.refused == {"compaction_request": 1}
 
 
 def test_a_row_ends_at_its_last_trained_token() -> None:

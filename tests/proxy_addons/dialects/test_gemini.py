@@ -126,6 +126,25 @@ def test_a_wrong_body_names_the_field(body: dict[str, Any], param: str) -> None:
     assert (caught.value.kind, caught.value.param) == ("bad_request", param)
 
 
+@pytest.mark.parametrize(
+    ("mode", "offered", "notes"),
+    [
+        ("AUTO", 1, ()),
+        ("VALIDATED", 1, ()),
+        ("NONE", 0, ("tools_withheld",)),
+        ("ANY", 1, ("tool_choice_ignored",)),
+    ],
+)
+@pytest.mark.parametrize("spelling", ["toolConfig functionCallingConfig", "tool_config function_calling_config"])
+def test_the_calling_mode_says_whether_tools_are_offered(
+    spelling: str, mode: str, offered: int, notes: tuple[str, ...]
+) -> None:
+    outer, inner = spelling.split()
+    tools = [{"functionDeclarations": [{"name": "f"}]}]
+    request = gemini.parse({"contents": [GO], "tools": tools, outer: {inner: {"mode": mode}}}, {})
+    assert (len(request.tools), request.notes) == (offered, notes)
+
+
 def test_only_the_last_chunk_says_that_it_is_over() -> None:
     reply = make_reply("text", ToolCall("c", "shell", '{"cmd": "ls"}'), reasoning="why")
     chunks = [data for _, data in decode([stream_bytes(gemini, make_request(SHELL), reply, keepalives=1)])]

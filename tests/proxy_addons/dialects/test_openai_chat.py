@@ -73,6 +73,9 @@ def test_no_calls_however_spelled(calls: Any) -> None:
         ({"messages": [USER], "tools": [{"type": "function"}]}, "tools[0].function"),
         ({"messages": [USER], "stream_options": 5}, "stream_options"),
         ({"messages": [USER], "stop": 5}, "stop"),
+        ({"messages": [USER], "functions": [{"name": "f"}]}, "functions"),
+        ({"messages": [USER], "function_call": "auto"}, "function_call"),
+        ({"messages": [{"role": "assistant", "function_call": {"name": "f"}}]}, "messages[0].function_call"),
     ],
 )
 def test_a_bad_body_is_refused_by_name(body: dict[str, Any], field: str) -> None:

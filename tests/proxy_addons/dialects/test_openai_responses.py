@@ -25,6 +25,7 @@ NAMESPACE = {
 
 def test_routes() -> None:
     assert find_route("/v1/responses") == Route(openai_responses, "generate")
+    assert find_route("/v1/responses/input_tokens") == Route(openai_responses, "count")
     assert openai_responses.count_json(7)["input_tokens"] == 7
 
 
@@ -111,6 +112,7 @@ def test_unknown_item_is_a_placeholder_a_flag_and_a_note() -> None:
         ({"input": [{"type": 5}]}, "input[0].type"),
         ({"input": "hi", "tools": [{"type": "function"}]}, "tools[0].name"),
         ({"input": "hi", "previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0]"),
     ],
 )
 def test_a_bad_body_is_refused_by_name(body: dict[str, Any], field: str) -> None:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from dataclasses import field
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,7 @@ approval_policy = "never"
 sandbox_mode = "danger-full-access"
 web_search = "disabled"
 check_for_update_on_startup = false
+model_auto_compact_token_limit = 100000
 [analytics]
 enabled = false
 [otel]
@@ -253,6 +255,23 @@ async def test_codex_runs_a_tool_in_a_namespace(tmp_path: Path) -> None:
     _assert_every_turn_came_back(policy)
     assert len(policy.sub_agents) == 1
     assert policy.sub_agents[0].messages[-1].content == "Say hi"
+
+
+@pytest.mark.parametrize("name", _HARNESSES)
+async def test_harness_says_when_it_compacts(name: str, tmp_path: Path) -> None:
+    """O42: told that its context is full, it asks for a summary and goes on from it; both are recognised."""
+    harness, call = _HARNESSES[name]
+    full = replace(_say(1, "I shall.", call(1, "printf hello > out.txt")), usage=Usage(990_000, 50))
+    policy = _Policy([full, _say(2, "<summary>It is written.</summary>"), _say(3, "Done.")])
+    folder = tmp_path / "work"
+    folder.mkdir()
+    async with policy.serve():
+        code, output = await harness(policy, folder)
+    assert code == 0, output
+    assert [request.notes for request in policy.asked] == [(), ("compaction_request",), ("compaction",)]
+    assert "It is written." in policy.asked[2].messages[-1].content
+    # Codex offers no tools when it asks for the summary: that must not pass for a side call.
+    assert bool(policy.asked[1].tools) == (name == "claude")
 
 
 @pytest.mark.parametrize("name", _HARNESSES)
