@@ -69,11 +69,8 @@ class Trajectory:
             extended = self._rendering.extend(parent.prompt_ids, parent.sampled_ids, new, request.tools)
         ids, forged = extended or self._rendering.render(request.messages, request.tools)
         prefix = _common_prefix(parent, ids) if parent is not None else 0
-        if parent is not None and extended is None:
-            # Placeholder tokens of different images are alike, so nothing after the first one is known to be shared.
-            prefix = min(prefix, self._rendering.first_image(ids))
-            if prefix < len(parent.prompt_ids) + len(parent.sampled_ids):
-                findings.append("prefix_break")
+        if parent is not None and prefix < len(parent.prompt_ids) + len(parent.sampled_ids):
+            findings.append("prefix_break")
         return Placement(parent, ids, prefix, new, keys[-1].hex(), tuple(dict.fromkeys([*findings, *forged])))
 
     def add(self, placement: Placement, reply: Message, node: Node) -> None:

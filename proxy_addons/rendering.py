@@ -61,10 +61,6 @@ class Rendering:
         """Whether the policy is shown images; else it reads a placeholder in their place."""
         return self._image_id is not None
 
-    def first_image(self, ids: list[int]) -> int:
-        """The position of the first image in a prompt, or its length."""
-        return ids.index(self._image_id) if self._image_id is not None and self._image_id in ids else len(ids)
-
     def one_token_an_image(self, ids: list[int], images: int) -> list[int]:
         """The prompt with its images unexpanded. Raises `Problem` if it does not have as many."""
         assert self._image_id is not None
