@@ -103,8 +103,7 @@ class Trajectory:
             ids, forged = await self._rendering.render_apart(request.messages, request.tools)
             prefix, whole = 0, False
             if before is not None:
-                # Different images have like placeholder tokens: nothing after the first one is known to be shared.
-                prefix = min(_common_prefix(before, ids), self._rendering.first_image(ids))
+                prefix = _common_prefix(before, ids)
                 whole = prefix == len(before)
                 if not whole:
                     findings.append("prefix_break")

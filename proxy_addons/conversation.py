@@ -195,7 +195,7 @@ def canonical(message: Message) -> Any:
     Reasoning is left out because many harnesses drop it when they send a turn back; the recorded tokens keep it.
     """
     calls = tuple((c.name, canonical_arguments(c.arguments)) for c in message.tool_calls)
-    return (message.role, message.content, calls, tuple(image.identity for image in message.images))
+    return (message.role, message.content, calls, tuple([image.identity for image in message.images]))
 
 
 def message_json(message: Message) -> dict[str, Any]:

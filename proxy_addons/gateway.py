@@ -96,7 +96,8 @@ class Gate:
 
 @dataclass(frozen=True)
 class Call:
-    """One call on its way: who asks, what, and where it stands in the rollout."""
+    """One call on its way: who asks, what, and where it stands in the rollout. `gone` tells whether the harness has
+    hung up."""
 
     rollout: LiveRollout
     number: int
@@ -104,6 +105,7 @@ class Call:
     request: Request
     placement: Placement
     sampling: Sampling
+    gone: Callable[[], bool]
 
     @property
     def reply_id(self) -> str:
@@ -197,7 +199,7 @@ class Gateway:
             raise Problem("not_found", "the rollout has ended")
         stop, left = self._rendering.stop_token_ids, rollout.tokens_left
         sampling = pinned(request, rollout.limits, len(placement.prompt_ids), left, stop)
-        call = Call(rollout, rollout.calls, dialect, request, placement, sampling)
+        call = Call(rollout, rollout.calls, dialect, request, placement, sampling, gone)
         rollout.calls += 1
         work = asyncio.create_task(self._answer(call, hashlib.sha256(body).hexdigest()))
         rollout.busy.add(work)
@@ -283,6 +285,8 @@ class Gateway:
                 f"prompt is too long: {len(prompt)} tokens > {limits.max_model_len - 1} maximum",
             )
         async with self.gate:
+            if call.gone():  # it was held, and nobody waits any more
+                raise asyncio.CancelledError
             completion = await self._generate(call.rollout.identity.id, prompt, call.sampling, self._pictures(call))
         call.rollout.sampled_tokens += len(completion.token_ids)
         parsed = self._rendering.parse(completion.token_ids, prompt, call.request.tools, f"call_{call.number}")

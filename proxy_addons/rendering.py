@@ -83,13 +83,6 @@ class Rendering:
         """Whether the policy is shown images; else it reads a placeholder in their place."""
         return self._image_id is not None
 
-    def first_image(self, ids: Ids) -> int:
-        """The position of the first image in a prompt, or its length."""
-        if self._image_id is None:
-            return len(ids)
-        found = np.flatnonzero(ids == self._image_id)
-        return int(found[0]) if len(found) else len(ids)
-
     def one_token_an_image(self, ids: list[int], images: int) -> list[int]:
         """The prompt with its images unexpanded. Raises `Problem` if it does not have as many."""
         assert self._image_id is not None

@@ -5,6 +5,7 @@ They must do the work, and send back exactly the turns that were said: otherwise
 """
 
 import asyncio
+import io
 import json
 import os
 from collections.abc import AsyncIterator
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
+from PIL import Image
 
 from proxy_addons.conversation import Problem
 from proxy_addons.conversation import Reply
@@ -192,6 +194,15 @@ async def _codex(policy: _Policy, folder: Path, model: str = "policy-v1") -> tup
     return await _run(argv, env, folder)
 
 
+def _read(number: int, path: str) -> ToolCall:
+    return ToolCall(f"toolu_{number}", "Read", json.dumps({"file_path": path}))
+
+
+def _view(number: int, path: str) -> ToolCall:
+    return ToolCall(f"call_{number}", "view_image", json.dumps({"path": path}))
+
+
+_LOOKS = {"claude": (_claude, _read), "codex": (_codex, _view)}
 _HARNESSES = {"claude": (_claude, _bash), "codex": (_codex, _exec)}
 
 
@@ -285,3 +296,22 @@ async def test_harness_sees_an_error_in_the_stream(name: str, tmp_path: Path) ->
     async with policy.serve():
         code, output = await harness(policy, folder)
     assert code == 1, output
+
+
+@pytest.mark.parametrize("name", _LOOKS)
+async def test_o02_an_image_that_the_harness_reads_arrives(name: str, tmp_path: Path) -> None:
+    """It comes in the answer of the tool, the same in each later request, whole enough to be decoded."""
+    harness, look = _LOOKS[name]
+    folder = tmp_path / "work"
+    folder.mkdir()
+    Image.new("RGB", (64, 32), "red").save(folder / "a.png")
+    calls = [_say(n, "", look(n, str(folder / "a.png"))) for n in range(2)]
+    policy = _Policy([*calls, _say(2, "Red.")])
+    async with policy.serve():
+        status, output = await harness(policy, folder)
+    assert (status, len(policy.asked)) == (0, 3), output
+    images = [[i for m in request.messages for i in m.images] for request in policy.asked]
+    assert [len(found) for found in images] == [0, 1, 2]
+    assert {i.sha256 for found in images for i in found} == {images[1][0].sha256}
+    picture = Image.open(io.BytesIO(images[1][0].data)).convert("RGB")
+    assert (picture.size, picture.getpixel((5, 5))) == ((64, 32), (255, 0, 0))
