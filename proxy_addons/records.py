@@ -27,10 +27,11 @@ from fsspec.implementations.local import LocalFileSystem
 
 SCHEMA_VERSION = 1
 
-ROW_GROUP_BYTES = 16 << 20
+ROW_GROUP_BYTES = 8 << 20
 """What a row group may hold, uncompressed: a reader has one in memory at a time (cases O71, O73)."""
 
-_ROWS_AT_A_TIME = 64
+_ROWS_AT_A_TIME = 16
+_BUFFER_BYTES = 1 << 16
 
 _ids = pa.list_(pa.int32())
 _strings = pa.list_(pa.string())
@@ -200,26 +201,30 @@ def stream(
     if unknown := set(wanted) - set(schema.names):
         raise ValueError(f"not in the schema: {', '.join(sorted(unknown))}")
     fs, plain = fsspec.core.url_to_fs(path)
-    with fs.open(plain, "rb") as source, pq.ParquetFile(source) as file:
+    with fs.open(plain, "rb") as source, pq.ParquetFile(source, buffer_size=_BUFFER_BYTES) as file:
         present = [name for name in wanted if name in file.schema_arrow.names]
         missing = dict.fromkeys(name for name in wanted if name not in present)
         for group in range(file.num_row_groups):
             mask = None if rollouts is None else _rows_of(file, group, rollouts)
             if mask is not None and not pc.any(mask).as_py():
                 continue
-            data = file.read_row_group(group, present)
-            for batch in (data if mask is None else data.filter(mask)).to_batches(_ROWS_AT_A_TIME):
-                yield from ({**missing, **row} for row in batch.to_pylist())
+            start = 0
+            for batch in file.iter_batches(_ROWS_AT_A_TIME, [group], present, use_threads=False):
+                for row in range(batch.num_rows):
+                    if mask is None or mask[start + row].as_py():
+                        yield {**missing, **batch.slice(row, 1).to_pylist()[0]}
+                start += batch.num_rows
 
 
-def _rows_of(file: pq.ParquetFile, group: int, rollouts: Collection[str]) -> pa.ChunkedArray:
+def _rows_of(file: pq.ParquetFile, group: int, rollouts: Collection[str]) -> pa.Array:
     """Which rows of a row group are of `rollouts`; read from the file only if its statistics leave it open."""
     facts = file.metadata.row_group(group)
     columns = (facts.column(place) for place in range(facts.num_columns))
     known = next(column.statistics for column in columns if column.path_in_schema == "rollout")
     if known is not None and known.has_min_max and not any(known.min <= name <= known.max for name in rollouts):
-        return pa.chunked_array([[False]])
-    return pc.is_in(file.read_row_group(group, ["rollout"])["rollout"], value_set=pa.array(rollouts, pa.string()))
+        return pa.array([False])
+    names = file.read_row_group(group, ["rollout"], use_threads=False)["rollout"].combine_chunks()
+    return pc.is_in(names, value_set=pa.array(rollouts, pa.string()))
 
 
 def is_whole(path: str) -> bool:
