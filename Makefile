@@ -29,7 +29,7 @@ find_python() {
 }
 endef
 
-.PHONY: help setup harnesses harnesses-all train stop test test-harnesses lint warm-start model-smollm2 engine-vllm bench-proxy clean
+.PHONY: help setup harnesses harnesses-all train stop test test-harnesses lint warm-start model-smollm2 engine-vllm bench-proxy bench-records soak-proxy clean
 
 help:  ## list the chores
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -143,6 +143,12 @@ engine-vllm: .venv-vllm/.ready  ## install vLLM's CPU build in an environment of
 
 bench-proxy: setup .venv-litellm/.ready  ## our proxy beside LiteLLM and bare pass-throughs; bench/out/proxy.json
 	@.venv/bin/python -m bench.proxy
+
+bench-records: setup  ## what a long conversation costs, and what its records take; bench/out/records.json
+	@.venv/bin/python -m bench.records
+
+soak-proxy: setup  ## 20,000 calls and 1,000 kills of the proxy, 15 minutes at most; bench/out/soak.json
+	@.venv/bin/python -m bench.soak --minutes 15
 
 .venv-litellm/.ready: | .venv/.ready
 	@echo "bench-proxy: installing LiteLLM, to measure against, in .venv-litellm"

@@ -29,6 +29,7 @@ from flows.config import load_config
 from flows.config import new_run_name
 from proxy_addons.errors import ConfigError
 from proxy_addons.live import Limits
+from proxy_addons.packing import pack
 from tasks import engines
 from tasks import harnesses
 from tasks.engines import check_engines
@@ -91,6 +92,7 @@ async def openforge(config: RunConfig = DEFAULTS) -> str:
             if session.run.train_result(epoch) is None:
                 await collect(session, epoch)
                 await update(session, epoch)
+            await asyncio.to_thread(pack, str(session.run.epoch(epoch) / "calls"))
         if config.evaluate_last:
             await evaluate(session, "after", config.epochs)
     return await report(session)

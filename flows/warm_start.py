@@ -29,11 +29,11 @@ from pydantic import Field
 from pydantic import ValidationError
 from pydantic import model_validator
 
-from proxy_addons import records
 from proxy_addons.errors import ConfigError
 from proxy_addons.errors import OpenForgeError
 from proxy_addons.identity import Rollout
 from proxy_addons.live import Limits
+from proxy_addons.packing import read_calls
 from tasks import builtin
 from tasks import harnesses
 from tasks import taskset
@@ -216,7 +216,7 @@ def recorded_texts(model: Path, rows: Sequence[dict[str, Any]]) -> list[str]:
     tokenizer = tiny_model.PreTrainedTokenizerFast.from_pretrained(str(model))
     texts = []
     for row in rows:
-        calls = records.read(row["calls_path"], records.CALLS, ["prompt_delta_ids", "sampled_ids"])
+        calls = read_calls(row["calls_path"], ["prompt_delta_ids", "sampled_ids"])
         ids = [token for call in calls for token in [*call["prompt_delta_ids"], *(call["sampled_ids"] or ())]]
         texts.append(str(tokenizer.decode(ids)))
     return texts

@@ -146,7 +146,7 @@ class Control:
         if busy:
             await asyncio.wait(busy)
         rollout.fail("")
-        self._ledger.release(rollout.ledger)
+        await self._ledger.append(rollout.ledger, {"kind": "end", "calls": rollout.calls})
         path = str(rollout.ledger.with_name(f"{rollout.ledger.name[1:].removesuffix('.ledger')}.parquet"))
         summary = await asyncio.to_thread(_write_calls, rollout, path)
         return web.json_response(summary)

@@ -1,4 +1,4 @@
-"""The Arrow schema of what is recorded, and whole-file reading and writing of it.
+"""The Arrow schema of what is recorded, and reading and writing of it.
 
 Two tables, both versioned by `SCHEMA_VERSION` and written as Parquet to any fsspec path:
 
@@ -10,16 +10,28 @@ Open-ended fields (sampling, messages, reward parts) are JSON text: their keys d
 """
 
 import json
+import os
 import uuid
+from collections.abc import Collection
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import fsspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from fsspec.implementations.local import LocalFileSystem
 
 SCHEMA_VERSION = 1
+
+ROW_GROUP_BYTES = 8 << 20
+"""What a row group may hold, uncompressed: a reader has one in memory at a time (cases O71, O73)."""
+
+_ROWS_AT_A_TIME = 16
+_BUFFER_BYTES = 1 << 16
 
 _ids = pa.list_(pa.int32())
 _strings = pa.list_(pa.string())
@@ -120,23 +132,47 @@ def table(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def write(path: str, data: pa.Table, *, row_group_bytes: int = 64 << 20) -> None:
-    """Write one Parquet file so that readers see all of it or nothing: temporary name, then rename.
+def write(path: str, data: pa.Table, *, row_group_bytes: int = ROW_GROUP_BYTES) -> None:
+    """Write one Parquet file so that readers see all of it or nothing: temporary name, then rename."""
+    write_all(path, data.schema, [data], row_group_bytes=row_group_bytes)
+
+
+def write_all(
+    path: str, schema: pa.Schema, tables: Iterable[pa.Table], *, row_group_bytes: int = ROW_GROUP_BYTES
+) -> None:
+    """Write one Parquet file from tables that need not fit in memory together. On a local disk it is fsynced.
 
     Row groups are bounded by bytes, not rows, so that a long text cannot make one unreadable (case O71).
     """
     fs, plain = fsspec.core.url_to_fs(path)
     fs.makedirs(fs._parent(plain), exist_ok=True)
     temporary = f"{fs._parent(plain)}/.{plain.rsplit('/', 1)[-1]}.{uuid.uuid4().hex}.tmp"
+    local = isinstance(fs, LocalFileSystem)
     try:
-        with fs.open(temporary, "wb") as sink, pq.ParquetWriter(sink, data.schema, compression="zstd") as writer:
-            for start, length in _row_groups(data, row_group_bytes):
-                writer.write_table(data.slice(start, length), row_group_size=max(length, 1))
+        with fs.open(temporary, "wb") as sink:
+            with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
+                for data in tables:
+                    for start, length in _row_groups(data, row_group_bytes):
+                        writer.write_table(data.slice(start, length), row_group_size=max(length, 1))
+            if local:  # else a power cut after the rename leaves the name without the rows
+                sink.flush()
+                os.fsync(sink.fileno())
         fs.mv(temporary, plain)
+        if local:
+            sync_folder(Path(plain).parent)
     except BaseException:
         if fs.exists(temporary):
             fs.rm(temporary)
         raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Put a folder's names on disk: a file that is fsynced can still lose its name in a power cut."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _row_groups(data: pa.Table, limit: int) -> Iterable[tuple[int, int]]:
@@ -150,32 +186,68 @@ def _row_groups(data: pa.Table, limit: int) -> Iterable[tuple[int, int]]:
     yield start, data.num_rows - start
 
 
-def read(path: str, schema: pa.Schema, columns: list[str] | None = None) -> list[dict[str, Any]]:
-    """One file's rows in `schema`; a column that an older file lacks is null.
+def read(
+    path: str, schema: pa.Schema, columns: Collection[str] | None = None, *, rollouts: Collection[str] | None = None
+) -> list[dict[str, Any]]:
+    """One file's rows; see `stream`."""
+    return list(stream(path, schema, columns, rollouts=rollouts))
 
-    Raises `pyarrow.ArrowInvalid` if the file is torn and `FileNotFoundError` if there is none.
+
+def stream(
+    path: str, schema: pa.Schema, columns: Collection[str] | None = None, *, rollouts: Collection[str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """One file's rows in `schema`, with one row group of the wanted `columns` in memory at a time (case O73).
+
+    A column that an older file lacks is null, one that only a newer file has is left out. With `rollouts`, only their
+    rows; row groups that hold none of them are not read. Raises ValueError if the schema lacks one of `columns`,
+    `pyarrow.ArrowInvalid` if the file is torn and `FileNotFoundError` if there is none.
     """
+    wanted = list(columns or schema.names)
+    if unknown := set(wanted) - set(schema.names):
+        raise ValueError(f"not in the schema: {', '.join(sorted(unknown))}")
     fs, plain = fsspec.core.url_to_fs(path)
-    with fs.open(plain, "rb") as source:
-        data = pq.ParquetFile(source).read(columns=None)
-    wanted = columns or schema.names
-    present = [name for name in wanted if name in data.column_names]
-    rows = data.select(present).to_pylist()
-    missing = dict.fromkeys(set(wanted) - set(present))
-    return [{**missing, **row} for row in rows]
+    with fs.open(plain, "rb") as source, pq.ParquetFile(source, buffer_size=_BUFFER_BYTES) as file:
+        present = [name for name in wanted if name in file.schema_arrow.names]
+        missing = dict.fromkeys(name for name in wanted if name not in present)
+        for group in range(file.num_row_groups):
+            mask = None if rollouts is None else _rows_of(file, group, rollouts)
+            if mask is not None and not pc.any(mask).as_py():
+                continue
+            start = 0
+            for batch in file.iter_batches(_ROWS_AT_A_TIME, [group], present, use_threads=False):
+                for row in range(batch.num_rows):
+                    if mask is None or mask[start + row].as_py():
+                        yield {**missing, **batch.slice(row, 1).to_pylist()[0]}
+                start += batch.num_rows
+
+
+def _rows_of(file: pq.ParquetFile, group: int, rollouts: Collection[str]) -> pa.Array:
+    """Which rows of a row group are of `rollouts`; read from the file only if its statistics leave it open."""
+    facts = file.metadata.row_group(group)
+    columns = (facts.column(place) for place in range(facts.num_columns))
+    known = next(column.statistics for column in columns if column.path_in_schema == "rollout")
+    if known is not None and known.has_min_max and not any(known.min <= name <= known.max for name in rollouts):
+        return pa.array([False])
+    names = file.read_row_group(group, ["rollout"], use_threads=False)["rollout"].combine_chunks()
+    return pc.is_in(names, value_set=pa.array(rollouts, pa.string()))
 
 
 def is_whole(path: str) -> bool:
     """Whether `path` is a Parquet file that can be read to its end; a torn, empty or missing one is not."""
     try:
         fs, plain = fsspec.core.url_to_fs(path)
-        with fs.open(plain, "rb") as source:
-            pq.ParquetFile(source).read()
+        with fs.open(plain, "rb") as source, pq.ParquetFile(source) as file:
+            for group in range(file.num_row_groups):
+                file.read_row_group(group)
     except (pa.ArrowInvalid, pa.ArrowException, OSError):
         return False
     return True
 
 
 def to_json(value: Any) -> str:
-    """JSON text for an open-ended field; refuses NaN and infinities rather than writing what readers refuse."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    """JSON text for an open-ended field; refuses NaN and infinities rather than writing what readers refuse.
+
+    Half of a surrogate pair, which JSON may spell and UTF-8 may not, stays spelled `\\udxxx`.
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

@@ -24,6 +24,7 @@ from proxy_addons.errors import OpenForgeError
 from proxy_addons.errors import PolicyFailure
 from proxy_addons.identity import Rollout
 from proxy_addons.live import Limits
+from proxy_addons.packing import has_calls
 from tasks.harnesses import Harness
 from tasks.harnesses import end
 from tasks.proxy import Proxy
@@ -75,7 +76,7 @@ def recorded(folder: Path, slot: Slot, tries: int) -> dict[str, Any] | None:
     for _ in range(tries):
         row = read_row(row_path(folder, rollout))
         if row is not None and row["error_class"] != "InfrastructureError":
-            return row if records.is_whole(str(calls_path(folder, rollout))) else None
+            return row if has_calls(str(calls_path(folder, rollout))) else None
         rollout = rollout.next_try()
     return None
 

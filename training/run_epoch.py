@@ -17,6 +17,7 @@ import torch
 
 from proxy_addons import records
 from proxy_addons.errors import ConfigError
+from proxy_addons.packing import read_calls
 from training.advantages import group_advantages
 from training.advantages import why_excluded
 from training.checkpoint import read_state
@@ -81,7 +82,7 @@ def run_epoch(job: TrainJob) -> dict[str, Any]:
 
 def _rows(job: TrainJob, rollouts: list[dict[str, Any]]) -> tuple[list[Row], RowReport]:
     counting = {rollout["rollout"] for rollout in rollouts if why_excluded(rollout) is None}
-    calls = (call for path in job.calls for call in records.read(path, records.CALLS) if call["rollout"] in counting)
+    calls = (call for path in job.calls for call in read_calls(path) if call["rollout"] in counting)
     return build_rows(
         calls,
         max_row_tokens=job.settings.max_row_tokens,

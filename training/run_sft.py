@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from proxy_addons import records
+from proxy_addons.packing import read_calls
 from training.job import SftJob
 from training.process import run_job
 from training.process import write_result
@@ -15,7 +15,7 @@ from training.sft import shared_openings
 
 def run_sft(job: SftJob) -> dict[str, Any]:
     """Fit the base model to the sampled tokens in `job.calls`; the result is also written to `job.result`."""
-    calls = [call for path in job.calls for call in records.read(path, records.CALLS)]
+    calls = [call for path in job.calls for call in read_calls(path)]
     rows, report = build_rows(
         calls,
         max_row_tokens=job.settings.max_row_tokens,

@@ -25,6 +25,7 @@ from flows.config import RunConfig
 from flows.train import openforge
 from proxy_addons import records
 from proxy_addons.errors import ConfigError
+from proxy_addons.packing import read_calls
 from tasks.run import MODELS
 from tasks.run import ROOT
 
@@ -128,7 +129,7 @@ def test_every_trained_token_is_one_that_the_engine_sampled(finished: Path) -> N
     sampled = 0
     for row in rollouts:
         assert row["complete"]
-        calls = records.read(row["calls_path"], records.CALLS)
+        calls = read_calls(row["calls_path"])
         for call in calls:
             if call["status"] == "ok":
                 assert len(call["sampled_ids"]) == len(call["sampled_logprobs"]) == call["usage_completion"]

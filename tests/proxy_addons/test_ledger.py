@@ -1,4 +1,5 @@
 import asyncio
+import json
 import os
 import resource
 import signal
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from proxy_addons import records
 from proxy_addons.ledger import Ledger
 from proxy_addons.ledger import compile_calls
 from proxy_addons.ledger import read_ledger
@@ -36,6 +38,9 @@ TERMINAL = {
 }
 
 
+END = {"kind": "end", "calls": 1}
+
+
 async def test_lines_of_many_rollouts_are_on_disk_when_append_returns(tmp_path: Path) -> None:
     ledger = Ledger()
     paths = [tmp_path / f"{n % 5}.ledger" for n in range(100)]
@@ -51,7 +56,7 @@ def write(path: Path, *lines: dict[str, Any], tail: str = "") -> Path:
 
 
 def test_a_call_with_both_ends_is_a_complete_row(tmp_path: Path) -> None:
-    rows, complete = compile_calls(write(tmp_path / "l", INTENT, TERMINAL), {"rollout": "r"})
+    rows, complete = compile_calls(write(tmp_path / "l", INTENT, TERMINAL, END), {"rollout": "r"})
     assert complete
     assert rows[0]["status"] == "ok"
     assert rows[0]["chain"] == "c0"
@@ -59,7 +64,7 @@ def test_a_call_with_both_ends_is_a_complete_row(tmp_path: Path) -> None:
 
 
 def test_a_call_without_its_end_makes_the_rollout_incomplete(tmp_path: Path) -> None:
-    rows, complete = compile_calls(write(tmp_path / "l", INTENT), {"rollout": "r"})
+    rows, complete = compile_calls(write(tmp_path / "l", INTENT, END), {"rollout": "r"})
     assert not complete
     assert rows[0]["status"] == "incomplete"
 
@@ -68,6 +73,74 @@ def test_a_torn_last_line_makes_the_rollout_incomplete(tmp_path: Path) -> None:
     rows, complete = compile_calls(write(tmp_path / "l", INTENT, TERMINAL, tail='{"kind": "int'), {"rollout": "r"})
     assert not complete
     assert len(rows) == 1
+
+
+def test_o62_a_ledger_without_an_end_is_a_dead_proxys_and_never_looks_whole(tmp_path: Path) -> None:
+    rows, complete = compile_calls(write(tmp_path / "l", INTENT, TERMINAL), {"rollout": "r"})
+    assert [row["status"] for row in rows] == ["ok"]
+    assert not complete
+
+
+@pytest.mark.parametrize("kept", [[0], [1], []])
+def test_a_call_that_is_missing_altogether_makes_the_rollout_incomplete(tmp_path: Path, kept: list[int]) -> None:
+    lines = [line | {"call": n} for n in kept for line in (INTENT, TERMINAL)]
+    rows, complete = compile_calls(write(tmp_path / "l", *lines, END | {"calls": 2}), {"rollout": "r"})
+    assert [row["call"] for row in rows] == kept
+    assert not complete
+
+
+def test_a_rollout_that_was_ended_without_a_call_is_complete(tmp_path: Path) -> None:
+    assert compile_calls(write(tmp_path / "l", END | {"calls": 0}), {"rollout": "r"}) == ([], True)
+
+
+@pytest.mark.parametrize("text", ["a\u2028b\u2029c\x85d\x0be\x1cf", "half a pair \ud800 of surrogates", "\x00"])
+async def test_any_text_comes_back_as_it_was(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "l"
+    ledger = Ledger()
+    said = {"role": "assistant", "content": text}
+    for line in (INTENT | {"messages_delta": [said]}, TERMINAL | {"reply": said}, END):
+        await ledger.append(path, line)
+    ledger.stop()
+    rows, complete = compile_calls(path, {"rollout": "r"})
+    assert complete
+    (stored,) = records.table(rows, records.CALLS).to_pylist()
+    assert json.loads(stored["messages_delta"]) == [said, said]
+
+
+async def test_a_terminal_line_is_synced_before_append_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: dict[str, int] = {}
+
+    def sync(file: int, real: Any = os.fdatasync) -> None:
+        real(file)
+        synced[os.readlink(f"/proc/self/fd/{file}")] = os.fstat(file).st_size
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    ledger = Ledger()
+
+    async def call(path: Path) -> None:
+        await ledger.append(path, INTENT)
+        await ledger.append(path, TERMINAL)
+        assert synced[str(path)] == path.stat().st_size
+        await ledger.append(path, END)
+        assert synced[str(path)] == path.stat().st_size
+
+    await asyncio.gather(*(call(tmp_path / str(n)) for n in range(50)))
+    ledger.stop()
+
+
+async def test_a_failure_to_sync_is_a_failure_to_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: int) -> None:
+        raise OSError("the disk is gone")
+
+    failures: list[Exception] = []
+    monkeypatch.setattr(os, "fdatasync", fail)
+    ledger = Ledger(on_failure=failures.append)
+    waiting = asyncio.ensure_future(ledger.append(tmp_path / "l", TERMINAL))
+    await asyncio.sleep(0)
+    await asyncio.to_thread(ledger.stop)
+    assert [str(failure) for failure in failures] == ["the disk is gone"]
+    assert not waiting.done()
+    waiting.cancel()
 
 
 _WRITER = """
@@ -117,14 +190,11 @@ def test_a_full_disk_ends_the_process_and_says_why(tmp_path: Path) -> None:
     assert len(lines) >= len(done.stdout.split())
 
 
-@pytest.mark.parametrize("count", [1, 7])
-async def test_release_closes_the_file(tmp_path: Path, count: int) -> None:
+async def test_open_files_do_not_grow_with_live_rollouts(tmp_path: Path) -> None:
     ledger = Ledger()
+    await ledger.append(tmp_path / "first", TERMINAL)
     before = len(os.listdir("/proc/self/fd"))
-    for n in range(count):
-        await ledger.append(tmp_path / str(n), {"n": n})
-        ledger.release(tmp_path / str(n))
-    await ledger.append(tmp_path / "last", {})
-    ledger.release(tmp_path / "last")
+    for start in range(0, 2000, 100):
+        await asyncio.gather(*(ledger.append(tmp_path / str(n), TERMINAL) for n in range(start, start + 100)))
+    assert len(os.listdir("/proc/self/fd")) <= before
     ledger.stop()
-    assert len(os.listdir("/proc/self/fd")) == before

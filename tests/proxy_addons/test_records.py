@@ -1,4 +1,6 @@
+import os
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -77,6 +79,45 @@ def test_a_column_that_an_older_file_lacks_is_null(tmp_path: Path) -> None:
     old = records.table([row()], records.CALLS).drop_columns(["raw_ref"])
     records.write(path, old)
     assert records.read(path, records.CALLS)[0]["raw_ref"] is None
+
+
+def test_a_column_that_only_a_newer_file_has_is_left_out(tmp_path: Path) -> None:
+    path = str(tmp_path / "x.parquet")
+    newer = records.table([row()], records.CALLS).append_column("new", [["a"]])
+    records.write(path, newer)
+    assert set(records.read(path, records.CALLS)[0]) == set(records.CALLS.names)
+
+
+def test_only_the_wanted_columns_come_back_and_a_misspelt_one_is_refused(tmp_path: Path) -> None:
+    path = str(tmp_path / "x.parquet")
+    records.write(path, records.table([row(call=3)], records.CALLS))
+    assert records.read(path, records.CALLS, ["call", "prompt_delta_ids"]) == [{"call": 3, "prompt_delta_ids": [1]}]
+    with pytest.raises(ValueError, match="calls_pth"):
+        records.read(path, records.CALLS, ["calls_pth"])
+
+
+@pytest.mark.parametrize("wanted", [["b"], ["a", "d"], ["0"], ["zz"], []])
+def test_only_the_rows_of_the_wanted_rollouts_come_back(tmp_path: Path, wanted: list[str]) -> None:
+    path = str(tmp_path / "x.parquet")
+    rows = [row(rollout=name, call=call) for name in "abcd" for call in range(7)]
+    records.write(path, records.table(rows, records.CALLS), row_group_bytes=1000)
+    read = records.read(path, records.CALLS, ["rollout", "call"], rollouts=wanted)
+    assert read == [{"rollout": r["rollout"], "call": r["call"]} for r in rows if r["rollout"] in wanted]
+
+
+def test_a_written_file_is_synced_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.parquet"
+    synced: list[tuple[str, bool]] = []
+
+    def sync(file: int, real: Any = os.fsync) -> None:
+        real(file)
+        synced.append((os.readlink(f"/proc/self/fd/{file}"), path.exists()))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    records.write(str(path), records.table([row()], records.CALLS))
+    (file, named), folder = synced
+    assert (Path(file).parent, named) == (tmp_path, False)
+    assert folder == (str(tmp_path), True)
 
 
 def test_json_text_refuses_what_other_readers_refuse() -> None:
