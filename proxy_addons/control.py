@@ -5,6 +5,7 @@ Its own port on loopback, its own bearer token; no sandbox can reach it.
 
 import asyncio
 import hmac
+from collections import Counter
 from pathlib import Path
 from typing import Any
 from typing import cast
@@ -27,6 +28,7 @@ from proxy_addons.live import Limits
 from proxy_addons.live import Live
 from proxy_addons.live import LiveRollout
 from proxy_addons.rendering import Rendering
+from proxy_addons.review import review
 
 
 class Registration(BaseModel):
@@ -117,7 +119,7 @@ class Control:
         rollout.fail("")
         self._ledger.release(rollout.ledger)
         path = str(rollout.ledger.with_name(f"{rollout.ledger.name[1:].removesuffix('.ledger')}.parquet"))
-        summary = await asyncio.to_thread(_write_calls, rollout, path)
+        summary = await asyncio.to_thread(_write_calls, rollout, self._rendering, path)
         return web.json_response(summary)
 
     async def _pause(self, _: web.Request) -> web.Response:
@@ -131,7 +133,7 @@ class Control:
         return web.json_response({"paused": False})
 
 
-def _write_calls(rollout: LiveRollout, path: str) -> dict[str, Any]:
+def _write_calls(rollout: LiveRollout, rendering: Rendering, path: str) -> dict[str, Any]:
     identity = {
         "run": rollout.identity.run,
         "epoch": rollout.identity.epoch,
@@ -142,6 +144,9 @@ def _write_calls(rollout: LiveRollout, path: str) -> dict[str, Any]:
         "harness": rollout.harness,
     }
     rows, complete = compile_calls(rollout.ledger, identity)
+    for row in rows:
+        row["findings"] += review(row, rendering)
+    findings = Counter(finding for row in rows for finding in row["findings"])
     records.write(path, records.table(rows, records.CALLS))
     rollout.ledger.unlink(missing_ok=True)
     failure = rollout.failure.result() if rollout.failure.done() else ""
@@ -154,7 +159,8 @@ def _write_calls(rollout: LiveRollout, path: str) -> dict[str, Any]:
         "prompt_tokens": sum(row.get("usage_prompt") or 0 for row in rows),
         "sampled_tokens": sum(len(row.get("sampled_ids") or ()) for row in rows),
         "weight_version": min((row["weight_version"] for row in rows if "weight_version" in row), default=None),
-        "findings": sorted({finding for row in rows for finding in row["findings"]}),
+        "findings": sorted(findings),
+        "finding_counts": dict(findings),
         "out_of_budget": rollout.out_of_budget,
         "engine_failure": failure or None,
     }

@@ -7,6 +7,7 @@ Text that came from a file or a tool never becomes a control token: the tokenize
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,9 @@ class Parsed:
 class Rendering:
     """One model's template: messages → ids and ids → message."""
 
-    def __init__(self, renderer: Renderer, control_ids: frozenset[int]) -> None:
+    def __init__(self, renderer: Renderer, control_ids: frozenset[int], tokenizer: Any) -> None:
         self.renderer = renderer
+        self._tokenizer = tokenizer
         self.stop_token_ids = tuple(renderer.get_stop_token_ids())
         self._control = control_ids
 
@@ -91,6 +93,14 @@ class Rendering:
             findings.append("reasoning_open")
         return Parsed(content, parsed.reasoning_content or "", tuple(calls), tuple(findings))
 
+    def encode_again(self, ids: Sequence[int]) -> list[int]:
+        """What the text of `ids` encodes to, control tokens kept as they are. Never for training."""
+        again: list[int] = []
+        for control, run in groupby(ids, self._control.__contains__):
+            part = list(run)
+            again += part if control else self._tokenizer.encode(self._tokenizer.decode(part), add_special_tokens=False)
+        return again
+
     def _forged(self, rendered: RenderedTokens, start: int) -> tuple[str, ...]:
         """A finding if a control token lies in text that the policy did not write itself."""
         for position in range(start, len(rendered.is_content)):
@@ -118,7 +128,7 @@ def load_rendering(folder: Path) -> Rendering:
         config = _CONFIGS.validate_json(own.read_text())
     elif model_type in _BY_MODEL_TYPE:
         config = _CONFIGS.validate_python({"name": _BY_MODEL_TYPE[model_type]})
-    return Rendering(create_renderer(tokenizer, config), frozenset(tokenizer.added_tokens_decoder))
+    return Rendering(create_renderer(tokenizer, config), frozenset(tokenizer.added_tokens_decoder), tokenizer)
 
 
 def _wire(message: Message) -> Any:

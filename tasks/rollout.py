@@ -134,6 +134,7 @@ async def _try(slot: Slot, rollout: Rollout, arena: Arena) -> dict[str, Any]:
         "error_class": None,
         "calls_path": str(calls_path(arena.folder, rollout)),
         "findings": [],
+        "finding_counts": {},
     }
     timings: dict[str, float] = {}
     scratch = arena.scratch / rollout.id
@@ -148,7 +149,8 @@ async def _try(slot: Slot, rollout: Rollout, arena: Arena) -> dict[str, Any]:
         row |= {"error_class": error.error_class, "reason": str(error), "exit": row.get("exit") or "not_started"}
     finally:
         await asyncio.to_thread(shutil.rmtree, scratch, True)
-    return row | {"ended_at": datetime.now(UTC), "timings": records.to_json(timings)}
+    counts = records.to_json(row["finding_counts"])
+    return row | {"ended_at": datetime.now(UTC), "timings": records.to_json(timings), "finding_counts": counts}
 
 
 _FROM_PROXY = (
@@ -159,6 +161,7 @@ _FROM_PROXY = (
     "sampled_tokens",
     "weight_version",
     "findings",
+    "finding_counts",
 )
 
 
@@ -254,6 +257,7 @@ async def _score(slot: Slot, arena: Arena, workspace: Path, row: Mapping[str, An
         "verdict_reason": verdict.reason,
         "error_class": verdict.error_class or row["error_class"],
         "findings": [*row["findings"], *verdict.flags],
+        "finding_counts": row["finding_counts"] | dict.fromkeys(verdict.flags, 1),
     }
 
 
