@@ -31,10 +31,12 @@ class Capture:
 
     def requestheaders(self, flow: http.HTTPFlow) -> None:
         """Let a live rollout's own request through to the gateway; answer all else here."""
+        if "egress" in flow.metadata:
+            return  # decided already, by the other port's addon
         _, _, prefix, *rest = [*flow.request.path.split("?")[0].split("/", 3), "", "", ""][:4]
         path = "/" + "".join(rest)
         problem = self._refusal(flow, prefix)
-        presented = _take_key(flow.request)
+        presented = take_key(flow.request)
         if problem is None:
             rollout = self._live.get(prefix)
             if rollout is None:
@@ -44,6 +46,10 @@ class Capture:
         if problem is not None:
             flow.response = self._error(path, problem)
             return
+        self.admit(flow, prefix)
+
+    def admit(self, flow: http.HTTPFlow, prefix: str) -> None:
+        """Send a request whose key was taken out to the gateway, as a call of the rollout `prefix`."""
         flow.request.scheme = "http"
         flow.request.host, flow.request.port = self._gateway
         flow.request.headers[ROLLOUT_HEADER] = prefix
@@ -84,7 +90,7 @@ class Capture:
         return http.Response.make(problem.status, to_json(body), {"content-type": "application/json"})
 
 
-def _take_key(request: http.Request) -> str:
+def take_key(request: http.Request) -> str:
     """The key that the request shows, removed from it so that nothing behind can store it."""
     key = request.query.get("key", "")
     for header in _KEY_HEADERS:

@@ -6,6 +6,7 @@ Its own port on loopback, its own bearer token; no sandbox can reach it.
 import asyncio
 import hmac
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from typing import cast
@@ -21,6 +22,8 @@ from proxy_addons import records
 from proxy_addons.chain import Trajectory
 from proxy_addons.errors import ConfigError
 from proxy_addons.gateway import Gateway
+from proxy_addons.hosts import MODEL_HOSTS
+from proxy_addons.hosts import check_hosts
 from proxy_addons.identity import Rollout
 from proxy_addons.ledger import Ledger
 from proxy_addons.ledger import compile_calls
@@ -32,7 +35,11 @@ from proxy_addons.review import review
 
 
 class Registration(BaseModel):
-    """Body of `POST /rollouts`. `calls_path` is where the rollout's Parquet file goes; the ledger lies beside it."""
+    """Body of `POST /rollouts`. `calls_path` is where the rollout's Parquet file goes; the ledger lies beside it.
+
+    `allow_hosts` is what the rollout may reach through the egress port, `model_hosts` what is answered there by the
+    policy besides the hosts of the known model APIs: names, addresses, or `*.suffix`.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -45,17 +52,22 @@ class Registration(BaseModel):
     key: str
     calls_path: str
     limits: Limits = Limits()
+    allow_hosts: list[str] = []
+    model_hosts: list[str] = []
 
 
 class Control:
     """The control application."""
 
-    def __init__(self, live: Live, ledger: Ledger, gateway: Gateway, rendering: Rendering, token: str) -> None:
+    def __init__(
+        self, live: Live, ledger: Ledger, gateway: Gateway, rendering: Rendering, token: str, trusted: Path
+    ) -> None:
         self._live = live
         self._ledger = ledger
         self._gateway = gateway
         self._rendering = rendering
         self._token = token
+        self._trusted = trusted
 
     def app(self) -> web.Application:
         """Routes: see the handlers' docstrings."""
@@ -63,6 +75,7 @@ class Control:
         app.add_routes(
             [
                 web.get("/health", self._health),
+                web.get("/trusted.pem", self._trusted_certificates),
                 web.post("/rollouts", self._register),
                 web.get("/rollouts/{id}/failure", self._failure),
                 web.delete("/rollouts/{id}", self._end),
@@ -85,6 +98,10 @@ class Control:
     async def _health(self, _: web.Request) -> web.Response:
         return web.json_response({"rollouts": len(self._live)})
 
+    async def _trusted_certificates(self, _: web.Request) -> web.FileResponse:
+        """What a program in a sandbox must trust to go through the egress port."""
+        return web.FileResponse(self._trusted)
+
     async def _register(self, http: web.Request) -> web.Response:
         """Make a rollout's key and prefix valid."""
         try:
@@ -94,7 +111,10 @@ class Control:
             ledger = calls.with_name(f".{calls.stem}.ledger")
             await asyncio.to_thread(ledger.unlink, True)  # a dead process's half: this try is being run again
             trajectory = Trajectory(self._rendering)
-            self._live.add(LiveRollout(identity, asked.harness, asked.key, asked.limits, ledger, trajectory))
+            rollout = LiveRollout(identity, asked.harness, asked.key, asked.limits, ledger, trajectory)
+            rollout.allow_hosts = check_hosts(asked.allow_hosts)
+            rollout.model_hosts = check_hosts([*MODEL_HOSTS, *asked.model_hosts])
+            self._live.add(rollout)
         except (ValidationError, ConfigError, ValueError) as error:
             return web.json_response({"error": str(error)}, status=400)
         return web.json_response({"rollout": identity.id}, status=201)
@@ -146,7 +166,7 @@ def _write_calls(rollout: LiveRollout, rendering: Rendering, path: str) -> dict[
     rows, complete = compile_calls(rollout.ledger, identity)
     for row in rows:
         row["findings"] += review(row, rendering)
-    findings = Counter(finding for row in rows for finding in row["findings"])
+    findings = Counter(chain.from_iterable([*(row["findings"] for row in rows), rollout.findings]))
     records.write(path, records.table(rows, records.CALLS))
     rollout.ledger.unlink(missing_ok=True)
     failure = rollout.failure.result() if rollout.failure.done() else ""

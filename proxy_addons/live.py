@@ -22,7 +22,8 @@ class Limits:
 
 @dataclass
 class LiveRollout:
-    """A rollout between its registration and its end."""
+    """A rollout between its registration and its end. `findings` are those that belong to none of its calls; the hosts
+    are what the egress port lets it reach and what it answers in the model's place (see `egress`)."""
 
     identity: Rollout
     harness: str
@@ -30,6 +31,9 @@ class LiveRollout:
     limits: Limits
     ledger: Path
     trajectory: Trajectory
+    allow_hosts: tuple[str, ...] = ()
+    model_hosts: tuple[str, ...] = ()
+    findings: set[str] = field(default_factory=set)
     calls: int = 0
     out_of_budget: bool = False
     failure: "asyncio.Future[str]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
