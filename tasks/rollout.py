@@ -27,6 +27,7 @@ from proxy_addons.live import Limits
 from tasks.harnesses import Harness
 from tasks.harnesses import end
 from tasks.proxy import Proxy
+from tasks.proxy import egress_env
 from tasks.sandboxes import PROXY_URL
 from tasks.sandboxes import Outcome
 from tasks.sandboxes import Sandbox
@@ -35,6 +36,7 @@ from tasks.taskset import Task
 from tasks.verify import verify
 
 MODEL_NAME = "policy-v1"
+_TRUSTED = "/opt/trusted.pem"
 
 
 @dataclass(frozen=True)
@@ -176,18 +178,25 @@ async def _run_harness(
     base_url = f"{PROXY_URL}/r/{rollout.id}"
     workspace, home = scratch / "workspace", scratch / "home"
     await asyncio.to_thread(_lay_out, slot.task, workspace, home)
-    await arena.proxy.register(rollout, slot.harness.NAME, key, calls_path(arena.folder, rollout), arena.limits)
+    task, proxy = slot.task, arena.proxy
+    path = calls_path(arena.folder, rollout)
+    await proxy.register(rollout, slot.harness.NAME, key, path, arena.limits, task.allow_hosts, task.model_hosts)
     try:
         slot.harness.prepare(home, base_url, key, MODEL_NAME)
+        way_out, env, binds = proxy.address, {}, slot.harness.binds(arena.harness_root)
+        if task.allow_hosts or task.model_hosts:
+            way_out, env = proxy.egress, egress_env(PROXY_URL, rollout, key, _TRUSTED)
+            binds = binds | {_TRUSTED: scratch / "trusted.pem"}
+            binds[_TRUSTED].write_text(proxy.trusted)
         spec = Spec(
             name=rollout.id,
             argv=slot.harness.command(slot.task.instruction, base_url, key, MODEL_NAME),
-            env=slot.harness.env(base_url, key, MODEL_NAME),
+            env=env | slot.harness.env(base_url, key, MODEL_NAME),
             workspace=workspace,
             home=home,
             log_dir=scratch / "log",
-            proxy=arena.proxy.address,
-            binds_ro=slot.harness.binds(arena.harness_root),
+            proxy=way_out,
+            binds_ro=binds,
             memory_mb=arena.memory_mb,
             cpus=arena.cpus,
             pids=arena.pids,
