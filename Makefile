@@ -12,7 +12,7 @@ TORCH := $(shell sed -n 's/^ *"\(torch==[0-9.]*\)".*/\1/p' pyproject.toml)
 HARNESSES := .openforge/harnesses
 
 # What proxy_addons imports, and what its tests do; the versions are in constraints.txt.
-PROXY_PACKAGES := aiohttp cachetools fsspec jinja2 mitmproxy numpy orjson pillow pyarrow renderers transformers zstandard
+PROXY_PACKAGES := aiohttp cachetools certifi fsspec jinja2 mitmproxy numpy orjson pillow pyarrow renderers transformers zstandard
 PROXY_TESTS := httpx hypothesis pytest pytest-asyncio pytest-timeout
 
 # The first interpreter of the wanted version: on PATH, or of pyenv. (A pyenv shim may be there and not work.)

@@ -1,7 +1,7 @@
 """The proxy process: mitmproxy's core in reverse mode, the gateway and the control port, in one event loop.
 
     OPENFORGE_PROXY_TOKEN=… python -m proxy_addons --port 9100 --control-port 9101 --engine http://127.0.0.1:8200 \
-        --model DIR
+        --model DIR [--egress-port 9102]
 
 `--engine` may be given several times: policy servers with the same weights (see `replicas`).
 """
@@ -31,6 +31,8 @@ from proxy_addons.body import MAX_BODY_BYTES
 from proxy_addons.capture import Capture
 from proxy_addons.control import Control
 from proxy_addons.conversation import Message
+from proxy_addons.egress import Egress
+from proxy_addons.egress import trusted_certificates
 from proxy_addons.engine import EngineClient
 from proxy_addons.errors import ConfigError
 from proxy_addons.gateway import Gateway
@@ -45,7 +47,16 @@ ENGINE_KEEPALIVE_S = 3.0  # vLLM closes an idle connection after 5 s, and a requ
 PROBE = Message("user", "Write one line about the weather, in any language, and then stop.")
 
 
-async def serve(port: int, control_port: int, engines: list[str], model: Path, token: str, confdir: str) -> None:
+async def serve(
+    port: int,
+    control_port: int,
+    engines: list[str],
+    model: Path,
+    token: str,
+    confdir: str,
+    egress_port: int | None = None,
+    trust: Path | None = None,
+) -> None:
     """Run until cancelled. Raises OSError if a port is taken."""
     live, ledger = Live(), Ledger()
     rendering = load_rendering(model)
@@ -57,16 +68,20 @@ async def serve(port: int, control_port: int, engines: list[str], model: Path, t
         replicas = Replicas([EngineClient(url, session) for url in engines], probe)
         stack.push_async_callback(replicas.close)
         gateway = Gateway(live, ledger, rendering, replicas.generate)
-        streams = await _listen(stack, gateway.app(), 0)
-        control = Control(live, ledger, gateway, rendering, await describe(rendering), replicas, token)
+        streams = ("127.0.0.1", await _listen(stack, gateway.app(), 0))
+        capture = Capture(live, ledger, gateway, streams)
+        master = _master(port, egress_port, confdir, capture, Egress(live, streams, capture.admit))
+        trusted = trusted_certificates(Path(confdir), trust)
+        master.options.update(ssl_verify_upstream_trusted_ca=str(trusted))
+        control = Control(live, ledger, gateway, rendering, await describe(rendering), replicas, token, trusted)
         await _listen(stack, control.app(), control_port)
-        master = _master(port, confdir, Capture(live, ledger, gateway, ("127.0.0.1", streams)))
         loop = asyncio.get_running_loop()
         for name in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(name, master.shutdown)
         gc.collect()
         gc.freeze()  # what is loaded now stays: the collector need not look at it again and again
-        print(f"proxy: listening on 127.0.0.1:{port}", flush=True)
+        egress = f", as an HTTP proxy on 127.0.0.1:{egress_port}" if egress_port else ""
+        print(f"proxy: listening on 127.0.0.1:{port}{egress}", flush=True)
         await master.run()
     ledger.stop()
 
@@ -80,10 +95,15 @@ async def _listen(stack: contextlib.AsyncExitStack, app: web.Application, port: 
     return int(runner.addresses[0][1])
 
 
-def _master(port: int, confdir: str, capture: Capture) -> Master:
+def _master(port: int, egress_port: int | None, confdir: str, capture: Capture, egress: Egress) -> Master:
     master = Master(options.Options(listen_host="127.0.0.1", listen_port=port, confdir=confdir), with_termlog=True)
     master.addons.add(
-        core.Core(), proxyserver.Proxyserver(), next_layer.NextLayer(), tlsconfig.TlsConfig(), errorcheck.ErrorCheck()
+        core.Core(),
+        proxyserver.Proxyserver(),
+        egress,  # before NextLayer, which would look into what must pass untouched
+        next_layer.NextLayer(),
+        tlsconfig.TlsConfig(),
+        errorcheck.ErrorCheck(),
     )
     # Lazy: a connection to the gateway opened early goes stale before the request comes.
     # Patient: mitmproxy's limit on silence would cut a long generation (an option since 12.2, a constant before).
@@ -91,11 +111,13 @@ def _master(port: int, confdir: str, capture: Capture) -> Master:
         master.options.update(tcp_timeout=IDLE_TIMEOUT_S)
     else:
         mitmproxy.proxy.server.TCP_TIMEOUT = IDLE_TIMEOUT_S
+    modes = ["reverse:http://127.0.0.1:1", *([f"regular@127.0.0.1:{egress_port}"] if egress_port else [])]
     master.options.update(
-        mode=["reverse:http://127.0.0.1:1"],
+        mode=modes,
         connection_strategy="lazy",
         termlog_verbosity="warn",
         body_size_limit=str(MAX_BODY_BYTES),
+        confdir=confdir,  # again, with its value of before: only now is there an addon that makes the CA in it
     )
     master.addons.add(capture)
     return master
@@ -107,6 +129,9 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--control-port", type=int, required=True)
     parser.add_argument("--engine", required=True, action="append", help="a policy server's URL; may be repeated")
+    parser.add_argument("--egress-port", type=int, help="listen there as an HTTP proxy (CONNECT)")
+    trust = "PEM file of further authorities, for the hosts that egress lets through (default: $SSL_CERT_FILE)"
+    parser.add_argument("--trust", type=Path, default=os.environ.get("SSL_CERT_FILE"), help=trust)
     parser.add_argument("--model", type=Path, required=True, help="folder with the policy's tokenizer and config.json")
     args = parser.parse_args()
     token = os.environ.get("OPENFORGE_PROXY_TOKEN", "")
@@ -114,7 +139,10 @@ def main() -> None:
         if not token:
             raise ConfigError("OPENFORGE_PROXY_TOKEN is not set: the control port needs a token")
         with tempfile.TemporaryDirectory(prefix="openforge-proxy-") as confdir:
-            asyncio.run(serve(args.port, args.control_port, args.engine, args.model, token, confdir))
+            ports = {"port": args.port, "control_port": args.control_port, "egress_port": args.egress_port}
+            asyncio.run(
+                serve(**ports, engines=args.engine, model=args.model, token=token, confdir=confdir, trust=args.trust)
+            )
     except (ConfigError, OSError) as error:
         sys.exit(f"proxy: {error}")
 

@@ -32,10 +32,12 @@ class Capture:
 
     def requestheaders(self, flow: http.HTTPFlow) -> None:
         """Refuse at once what is not a live rollout's own request."""
+        if "egress" in flow.metadata:
+            return  # decided already, by the other port's addon
         _, root, prefix, *rest = [*flow.request.path.split("?")[0].split("/", 3), "", "", ""][:4]
         path = "/" + "".join(rest)
         problem = None
-        presented = _take_key(flow.request)
+        presented = take_key(flow.request)
         rollout = self._live.get(prefix)
         if root != "r" or not prefix:
             problem = Problem("not_found", f"only model calls of a rollout pass here, not {flow.request.host}")
@@ -46,7 +48,11 @@ class Capture:
         if problem is not None:
             flow.response = self._error(path, problem)
             return
-        flow.metadata["rollout"], flow.metadata["path"] = prefix, path.replace(presented, "rollout-key")
+        self.admit(flow, prefix, path.replace(presented, "rollout-key"))
+
+    def admit(self, flow: http.HTTPFlow, rollout: str, path: str) -> None:
+        """Let a request whose key was taken out be answered, as one for `path` by this rollout."""
+        flow.metadata["rollout"], flow.metadata["path"] = rollout, path
 
     async def request(self, flow: http.HTTPFlow) -> None:
         """Answer a model call, or hand the harness over to its waiting stream."""
@@ -117,7 +123,7 @@ def _plain(headers: http.Headers, key: str) -> dict[str, str]:
     return {name: value.replace(key, "[rollout key]") for name, value in fields}
 
 
-def _take_key(request: http.Request) -> str:
+def take_key(request: http.Request) -> str:
     """The key that the request shows, removed from it so that nothing behind can store it."""
     key = ""
     if "?" in request.path and "key" in request.query:

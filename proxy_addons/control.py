@@ -5,7 +5,9 @@ Its own port on loopback, its own bearer token; no sandbox can reach it.
 
 import asyncio
 import hmac
+from collections import Counter
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from typing import cast
@@ -22,6 +24,8 @@ from proxy_addons.chain import Trajectory
 from proxy_addons.errors import ConfigError
 from proxy_addons.errors import InfrastructureError
 from proxy_addons.gateway import Gateway
+from proxy_addons.hosts import MODEL_HOSTS
+from proxy_addons.hosts import check_hosts
 from proxy_addons.identity import Rollout
 from proxy_addons.ledger import Ledger
 from proxy_addons.ledger import compile_calls
@@ -30,10 +34,15 @@ from proxy_addons.live import Live
 from proxy_addons.live import LiveRollout
 from proxy_addons.rendering import Rendering
 from proxy_addons.replicas import Replicas
+from proxy_addons.review import review
 
 
 class Registration(BaseModel):
-    """Body of `POST /rollouts`. `calls_path` is where the rollout's Parquet file goes; the ledger lies beside it."""
+    """Body of `POST /rollouts`. `calls_path` is where the rollout's Parquet file goes; the ledger lies beside it.
+
+    `allow_hosts` is what the rollout may reach through the egress port, `model_hosts` what is answered there by the
+    policy besides the hosts of the known model APIs: names, addresses, or `*.suffix`.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -46,6 +55,8 @@ class Registration(BaseModel):
     key: str
     calls_path: str
     limits: Limits = Limits()
+    allow_hosts: list[str] = []
+    model_hosts: list[str] = []
 
 
 class Control:
@@ -60,8 +71,9 @@ class Control:
         template: dict[str, Any],
         replicas: Replicas,
         token: str,
+        trusted: Path,
     ) -> None:
-        """`template` is what `stability.describe` told of the rendering."""
+        """`template` is what `stability.describe` told of the rendering, `trusted` what sandboxes must trust (PEM)."""
         self._live = live
         self._ledger = ledger
         self._gateway = gateway
@@ -69,6 +81,7 @@ class Control:
         self._replicas = replicas
         self._template = template
         self._token = token
+        self._trusted = trusted
 
     def app(self) -> web.Application:
         """Routes: see the handlers' docstrings."""
@@ -78,6 +91,7 @@ class Control:
                 web.get("/health", self._health),
                 web.get("/capability", self._capability),
                 web.get("/rendering", self._told),
+                web.get("/trusted.pem", self._trusted_certificates),
                 web.post("/rollouts", self._register),
                 web.get("/rollouts/{id}/failure", self._failure),
                 web.delete("/rollouts/{id}", self._end),
@@ -114,6 +128,10 @@ class Control:
         """How the policy's template treats a conversation that grows (see `stability`)."""
         return web.json_response(self._template)
 
+    async def _trusted_certificates(self, _: web.Request) -> web.FileResponse:
+        """What a program in a sandbox must trust to go through the egress port."""
+        return web.FileResponse(self._trusted)
+
     async def _register(self, http: web.Request) -> web.Response:
         """Make a rollout's key and prefix valid."""
         try:
@@ -123,7 +141,10 @@ class Control:
             ledger = calls.with_name(f".{calls.stem}.ledger")
             await asyncio.to_thread(ledger.unlink, True)  # a dead process's half: this try is being run again
             trajectory = Trajectory(self._rendering)
-            self._live.add(LiveRollout(identity, asked.harness, asked.key, asked.limits, ledger, trajectory))
+            rollout = LiveRollout(identity, asked.harness, asked.key, asked.limits, ledger, trajectory)
+            rollout.allow_hosts = check_hosts(asked.allow_hosts)
+            rollout.model_hosts = check_hosts([*MODEL_HOSTS, *asked.model_hosts])
+            self._live.add(rollout)
         except (ValidationError, ConfigError, ValueError) as error:
             return web.json_response({"error": str(error)}, status=400)
         return web.json_response({"rollout": identity.id}, status=201)
@@ -148,7 +169,7 @@ class Control:
         rollout.fail("")
         await self._ledger.append(rollout.ledger, {"kind": "end", "calls": rollout.calls})
         path = str(rollout.ledger.with_name(f"{rollout.ledger.name[1:].removesuffix('.ledger')}.parquet"))
-        summary = await asyncio.to_thread(_write_calls, rollout, path)
+        summary = await asyncio.to_thread(_write_calls, rollout, self._rendering, path)
         return web.json_response(summary)
 
     async def _pause(self, _: web.Request) -> web.Response:
@@ -171,7 +192,7 @@ class Control:
         return web.json_response({"paused": False, "left_out": left_out})
 
 
-def _write_calls(rollout: LiveRollout, path: str) -> dict[str, Any]:
+def _write_calls(rollout: LiveRollout, rendering: Rendering, path: str) -> dict[str, Any]:
     identity = {
         "run": rollout.identity.run,
         "epoch": rollout.identity.epoch,
@@ -182,6 +203,9 @@ def _write_calls(rollout: LiveRollout, path: str) -> dict[str, Any]:
         "harness": rollout.harness,
     }
     rows, complete = compile_calls(rollout.ledger, identity)
+    for row in rows:
+        row["findings"] += review(row, rendering)
+    findings = Counter(chain.from_iterable([*(row["findings"] for row in rows), rollout.findings]))
     records.write(path, records.table(rows, records.CALLS))
     rollout.ledger.unlink(missing_ok=True)
     failure = rollout.failure.result() if rollout.failure.done() else ""
@@ -194,7 +218,8 @@ def _write_calls(rollout: LiveRollout, path: str) -> dict[str, Any]:
         "prompt_tokens": sum(row.get("usage_prompt") or 0 for row in rows),
         "sampled_tokens": sum(len(row.get("sampled_ids") or ()) for row in rows),
         "weight_version": min((v for row in rows if (v := row.get("weight_version")) is not None), default=None),
-        "findings": sorted({finding for row in rows for finding in row["findings"]}),
+        "findings": sorted(findings),
+        "finding_counts": dict(findings),
         "out_of_budget": rollout.out_of_budget,
         "engine_failure": failure or None,
     }

@@ -26,7 +26,9 @@ class Limits:
 
 @dataclass
 class LiveRollout:
-    """A rollout between its registration and its end. `out_of_budget` is the finding of the budget that ended it."""
+    """A rollout between its registration and its end. `findings` are those that belong to none of its calls; the hosts
+    are what the egress port lets it reach and what it answers in the model's place (see `egress`); `out_of_budget` is
+    the finding of the budget that ended it."""
 
     identity: Rollout
     harness: str
@@ -34,6 +36,9 @@ class LiveRollout:
     limits: Limits
     ledger: Path
     trajectory: Trajectory
+    allow_hosts: tuple[str, ...] = ()
+    model_hosts: tuple[str, ...] = ()
+    findings: set[str] = field(default_factory=set)
     calls: int = 0
     sampled_tokens: int = 0
     out_of_budget: str | None = None

@@ -114,10 +114,12 @@ ROLLOUTS = pa.schema(
         ("weight_version", pa.int64()),
         ("calls_path", pa.string()),
         ("findings", _strings),
+        ("finding_counts", pa.string()),
     ]
 )
 """`reward` null means no verdict; `error_class` is the name of a failure class or null; `complete` is false when the
-recording has a hole, and such a rollout is never trained. `group` is the prompt group: run, epoch and task."""
+recording has a hole, and such a rollout is never trained. `group` is the prompt group: run, epoch and task. `findings`
+are codes of `findings.FINDINGS`; `finding_counts` (JSON text) says in how many calls each was found."""
 
 
 def table(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,14 @@ class Rendering:
             return ()
         texts = (t for m in messages for t in (m.content, m.reasoning, *(c.arguments for c in m.tool_calls)))
         return ("control_token_in_content",) if any(map(self._control_text.search, texts)) else ()
+
+    def encode_again(self, ids: Sequence[int]) -> list[int]:
+        """What the text of `ids` encodes to, control tokens kept as they are. Never for training."""
+        again: list[int] = []
+        for control, run in groupby(ids, self._control.__contains__):
+            part = list(run)
+            again += part if control else self.tokenizer.encode(self.tokenizer.decode(part), add_special_tokens=False)
+        return again
 
     def _forged(self, rendered: RenderedTokens, start: int) -> tuple[str, ...]:
         """A finding if a control token lies in text that the policy did not write itself."""

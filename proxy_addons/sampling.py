@@ -12,13 +12,13 @@ from proxy_addons.engine import Sampling
 from proxy_addons.live import Limits
 
 _OTHER = {
-    "top_k": ("top_k", "topK"),
-    "penalty": (
+    "top_k_ignored": ("top_k", "topK"),
+    "penalty_ignored": (
         *("frequency_penalty", "presence_penalty", "repetition_penalty"),
         *("frequencyPenalty", "presencePenalty"),
     ),
-    "logit_bias": ("logit_bias",),
-    "min_p": ("min_p",),
+    "logit_bias_ignored": ("logit_bias",),
+    "min_p_ignored": ("min_p",),
 }
 """Finding → the fields of any dialect that ask for it; Gemini's are one level down, in `generationConfig`."""
 
@@ -46,7 +46,7 @@ def not_as_asked(request: Request, body: Mapping[str, Any], limits: Limits) -> t
     fields = {**body, **config} if isinstance(config, Mapping) else body
     for name, spellings in _OTHER.items():
         if any(_asks(key, fields.get(key)) for key in spellings):
-            found.append(f"{name}_ignored")
+            found.append(name)
     return tuple(found)
 
 

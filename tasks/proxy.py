@@ -6,6 +6,7 @@ import secrets
 import sys
 import time
 from collections.abc import AsyncIterator
+from collections.abc import Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from dataclasses import dataclass
@@ -27,6 +28,17 @@ START_S = 180.0
 _CAPABILITIES = TypeAdapter(list[Capability])
 
 
+def egress_env(url: str, rollout: Rollout, key: str, trusted: str) -> dict[str, str]:
+    """What makes programs go through the egress port at `url`. `trusted` is where they find the certificates.
+
+    Loopback stays direct, for a base URL that leads to the proxy already.
+    """
+    url = url.replace("://", f"://{rollout.id}:{key}@")
+    env = {"HTTPS_PROXY": url, "HTTP_PROXY": url, "NO_PROXY": "127.0.0.1,localhost"}
+    certificates = ("NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
+    return env | {name.lower(): value for name, value in env.items()} | dict.fromkeys(certificates, trusted)
+
+
 def proxy_python(root: Path) -> Path:
     """The interpreter for the proxy: its own environment (Python 3.12, current mitmproxy) if `make setup` made one."""
     own = root / ".venv-proxy" / "bin" / "python"
@@ -35,14 +47,26 @@ def proxy_python(root: Path) -> Path:
 
 @dataclass(frozen=True)
 class Proxy:
-    """A running proxy. `address` is where harnesses reach it."""
+    """A running proxy. `address` is where harnesses reach it by a base URL, `egress` as an HTTP proxy or by a base URL;
+    `trusted` (PEM) is what a program must trust to use it as a proxy."""
 
     address: tuple[str, int]
+    egress: tuple[str, int]
+    trusted: str
     child: Child
     _client: httpx.AsyncClient
 
-    async def register(self, rollout: Rollout, harness: str, key: str, calls_path: Path, limits: Limits) -> None:
-        """Make the rollout's key and prefix valid."""
+    async def register(
+        self,
+        rollout: Rollout,
+        harness: str,
+        key: str,
+        calls_path: Path,
+        limits: Limits,
+        allow_hosts: Sequence[str] = (),
+        model_hosts: Sequence[str] = (),
+    ) -> None:
+        """Make the rollout's key and prefix valid, and the hosts that it may ask for (see `proxy_addons.egress`)."""
         body = {
             "run": rollout.run,
             "epoch": rollout.epoch,
@@ -53,6 +77,8 @@ class Proxy:
             "key": key,
             "calls_path": str(calls_path.absolute()),
             "limits": asdict(limits),
+            "allow_hosts": list(allow_hosts),
+            "model_hosts": list(model_hosts),
         }
         await self._ask("POST", "/rollouts", json=body)
 
@@ -102,9 +128,10 @@ async def running_proxy(python: Path, engines: list[str], model: Path, log: Path
 
     Raises InfrastructureError if it does not come up.
     """
-    port, control = free_port(), free_port()
+    port, control, egress = free_port(), free_port(), free_port()
     token = secrets.token_urlsafe(32)
     argv = [str(python), "-m", "proxy_addons", "--port", str(port), "--control-port", str(control)]
+    argv += ["--egress-port", str(egress)]
     argv += ["--model", str(model.absolute()), *(f"--engine={url}" for url in engines)]
     child = start_child(argv, log, env={**os.environ, "OPENFORGE_PROXY_TOKEN": token, "OMP_NUM_THREADS": "1"})
     try:
@@ -114,7 +141,8 @@ async def running_proxy(python: Path, engines: list[str], model: Path, log: Path
             limits=httpx.Limits(max_connections=None),
         ) as client:
             await _healthy(client, child)
-            yield Proxy(("127.0.0.1", port), child, client)
+            trusted = (await client.get("/trusted.pem")).raise_for_status().text
+            yield Proxy(("127.0.0.1", port), ("127.0.0.1", egress), trusted, child, client)
     finally:
         await asyncio.to_thread(child.stop)
 

@@ -19,6 +19,9 @@ from jinja2 import FileSystemLoader
 from jinja2 import StrictUndefined
 
 from proxy_addons import records
+from proxy_addons.findings import Severity
+from proxy_addons.findings import by_severity
+from proxy_addons.findings import lookup
 from tasks import plots
 from tasks.statistics import Rate
 from tasks.statistics import difference
@@ -60,7 +63,7 @@ def summarise(run_dir: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         "unscored": sum(not _scored(row) for row in last),
         "infra_failures": sum(row["error_class"] == "InfrastructureError" for row in everything),
         "failures": _failures(last),
-        "findings": _count(finding for row in last for finding in row["findings"] or ()),
+        "findings": _findings(last),
         "calls": _total(last, "calls"),
         "chains": _total(last, "chains"),
         "prompt_tokens": _total(last, "prompt_tokens"),
@@ -87,7 +90,7 @@ def write_report(run_dir: Path, summary: dict[str, Any], epochs: list[dict[str, 
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    templates.filters |= {"number": number, "percent": percent, "duration": duration}
+    templates.filters |= {"number": number, "percent": percent, "duration": duration, "finding": lookup}
     drawn = plots.draw(summary, epochs)
     pictures = {name: base64.b64encode(svg).decode() for name, svg in drawn.items()}
     page = templates.get_template("report.html.j2").render(
@@ -111,6 +114,7 @@ def epoch_table(epochs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
             "KL": number(epoch["ppo_kl"]),
             "gradient norm": number(epoch["grad_norm"]),
             "log-prob difference, mean / max": f"{number(epoch['agreement_mean'])} / {number(epoch['agreement_max'])}",
+            "findings": findings_line(epoch["findings"]),
             "time": duration(sum(epoch["seconds"].values()) if epoch["seconds"] else None),
         }
         for epoch in epochs
@@ -129,6 +133,14 @@ def percent(value: Mapping[str, Any] | None) -> str:
     if value is None or value["rate"] is None:
         return "–"
     return f"{value['rate']:.1%} [{value['lo']:.1%}, {value['hi']:.1%}] ({value['k']} of {value['n']})"
+
+
+def findings_line(found: Mapping[Severity, Mapping[str, int]]) -> str:
+    """Findings by severity to read: the fatal ones by name ("fatal: 3 ids_missing; warning: 12"), "–" if none."""
+    parts = {severity: str(sum(counts.values())) for severity, counts in found.items()}
+    if "fatal" in found:
+        parts["fatal"] = ", ".join(f"{count} {code}" for code, count in found["fatal"].items())
+    return "; ".join(f"{severity}: {text}" for severity, text in parts.items()) or "–"
 
 
 def duration(seconds: float | None) -> str:
@@ -173,6 +185,7 @@ def _epoch(number: int, tries: Sequence[Row], train: dict[str, Any] | None, stag
         "skipped": result.get("skipped"),
         "rollouts_trained": result.get("rollouts"),
         "alarms": result.get("alarms") or [],
+        "findings": by_severity(_findings(last)),
         **{name: result.get(name) for name in _FROM_TRAINER},
         "agreement_mean": agreement.get("mean"),
         "agreement_max": agreement.get("max"),
@@ -213,6 +226,16 @@ def _by_harness(before: Sequence[Row], after: Sequence[Row]) -> dict[str, dict[s
 
 def _failures(rows: Iterable[Row]) -> dict[str, int]:
     return _count(row["error_class"] for row in rows if row["error_class"] is not None)
+
+
+def _findings(rows: Iterable[Row]) -> dict[str, int]:
+    """Code → number of calls (of rollouts, for what belongs to no call). Older rows do not know how many calls."""
+    total: Counter[str] = Counter()
+    for row in rows:
+        total.update(
+            json.loads(row["finding_counts"]) if row["finding_counts"] else dict.fromkeys(row["findings"] or (), 1)
+        )
+    return dict(total.most_common())
 
 
 def _count(names: Iterable[str]) -> dict[str, int]:

@@ -28,6 +28,7 @@ from proxy_addons.packing import has_calls
 from tasks.harnesses import Harness
 from tasks.harnesses import end
 from tasks.proxy import Proxy
+from tasks.proxy import egress_env
 from tasks.sandboxes import PROXY_URL
 from tasks.sandboxes import Outcome
 from tasks.sandboxes import Sandbox
@@ -36,6 +37,7 @@ from tasks.taskset import Task
 from tasks.verify import verify
 
 MODEL_NAME = "policy-v1"
+_TRUSTED = "/opt/trusted.pem"
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,7 @@ async def _try(slot: Slot, rollout: Rollout, arena: Arena) -> dict[str, Any]:
         "error_class": None,
         "calls_path": str(calls_path(arena.folder, rollout)),
         "findings": [],
+        "finding_counts": {},
     }
     timings: dict[str, float] = {}
     scratch = arena.scratch / rollout.id
@@ -149,7 +152,8 @@ async def _try(slot: Slot, rollout: Rollout, arena: Arena) -> dict[str, Any]:
         row |= {"error_class": error.error_class, "reason": str(error), "exit": row.get("exit") or "not_started"}
     finally:
         await asyncio.to_thread(shutil.rmtree, scratch, True)
-    return row | {"ended_at": datetime.now(UTC), "timings": records.to_json(timings)}
+    counts = records.to_json(row["finding_counts"])
+    return row | {"ended_at": datetime.now(UTC), "timings": records.to_json(timings), "finding_counts": counts}
 
 
 _FROM_PROXY = (
@@ -160,6 +164,7 @@ _FROM_PROXY = (
     "sampled_tokens",
     "weight_version",
     "findings",
+    "finding_counts",
 )
 
 
@@ -174,18 +179,25 @@ async def _run_harness(
     base_url = f"{PROXY_URL}/r/{rollout.id}"
     workspace, home = scratch / "workspace", scratch / "home"
     await asyncio.to_thread(_lay_out, slot.task, workspace, home)
-    await arena.proxy.register(rollout, slot.harness.NAME, key, calls_path(arena.folder, rollout), arena.limits)
+    task, proxy = slot.task, arena.proxy
+    path = calls_path(arena.folder, rollout)
+    await proxy.register(rollout, slot.harness.NAME, key, path, arena.limits, task.allow_hosts, task.model_hosts)
     try:
         slot.harness.prepare(home, base_url, key, MODEL_NAME)
+        way_out, env, binds = proxy.address, {}, slot.harness.binds(arena.harness_root)
+        if task.allow_hosts or task.model_hosts:
+            way_out, env = proxy.egress, egress_env(PROXY_URL, rollout, key, _TRUSTED)
+            binds = binds | {_TRUSTED: scratch / "trusted.pem"}
+            binds[_TRUSTED].write_text(proxy.trusted)
         spec = Spec(
             name=rollout.id,
             argv=slot.harness.command(slot.task.instruction, base_url, key, MODEL_NAME),
-            env=slot.harness.env(base_url, key, MODEL_NAME),
+            env=env | slot.harness.env(base_url, key, MODEL_NAME),
             workspace=workspace,
             home=home,
             log_dir=scratch / "log",
-            proxy=arena.proxy.address,
-            binds_ro=slot.harness.binds(arena.harness_root),
+            proxy=way_out,
+            binds_ro=binds,
             memory_mb=arena.memory_mb,
             cpus=arena.cpus,
             pids=arena.pids,
@@ -259,6 +271,7 @@ async def _score(slot: Slot, arena: Arena, workspace: Path, row: Mapping[str, An
         "verdict_reason": verdict.reason,
         "error_class": verdict.error_class or row["error_class"],
         "findings": [*row["findings"], *verdict.flags],
+        "finding_counts": row["finding_counts"] | dict.fromkeys(verdict.flags, 1),
     }
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from proxy_addons.errors import ConfigError
+from proxy_addons.hosts import check_hosts
 from proxy_addons.identity import check_name
 
 _DEFAULT_TIMEOUT_S = 600.0
@@ -17,7 +18,11 @@ _DEFAULT_TIMEOUT_S = 600.0
 
 @dataclass(frozen=True)
 class Task:
-    """One task. `digest` is the sha256 over all its files: equal digests are the same task."""
+    """One task. `digest` is the sha256 over all its files: equal digests are the same task.
+
+    `allow_hosts` are what its sandbox may reach, `model_hosts` what the policy stands in for there besides the known
+    model APIs (`proxy_addons.egress`); without any the sandbox has no way out but the base URL.
+    """
 
     id: str
     kind: str
@@ -27,6 +32,8 @@ class Task:
     agent_timeout_s: float
     verifier_timeout_s: float
     digest: str
+    allow_hosts: tuple[str, ...] = ()
+    model_hosts: tuple[str, ...] = ()
 
     @property
     def environment(self) -> Path:
@@ -86,7 +93,7 @@ def _read(folder: Path) -> tuple[Task | None, list[str]]:
 
 
 def _settings(file: Path) -> tuple[dict[str, Any], list[str]]:
-    """Kind, split and timeouts. Sets made elsewhere name no kind and no split: `other` and `train`."""
+    """Kind, split, timeouts and hosts. Sets made elsewhere name no kind and no split: `other` and `train`."""
     try:
         data = tomllib.loads(file.read_text())
     except OSError:
@@ -95,7 +102,7 @@ def _settings(file: Path) -> tuple[dict[str, Any], list[str]]:
         return {}, [f"task.toml cannot be read: {error}"]
     problems = []
     tables = {}
-    for name in ("metadata", "agent", "verifier"):
+    for name in ("metadata", "agent", "verifier", "environment"):
         tables[name] = data.get(name, {})
         if not isinstance(tables[name], dict):
             problems.append(f"task.toml: {name} must be a table")
@@ -105,6 +112,11 @@ def _settings(file: Path) -> tuple[dict[str, Any], list[str]]:
         settings[key] = tables["metadata"].get(key, default)
         if not isinstance(settings[key], str):
             problems.append(f"task.toml: metadata.{key} must be text, not {settings[key]!r}")
+    for key in ("allow_hosts", "model_hosts"):
+        try:
+            settings[key] = check_hosts(_texts(tables["environment"].get(key, [])))
+        except ValueError as error:
+            problems.append(f"task.toml: environment.{key}: {error}")
     for name in ("agent", "verifier"):
         seconds = tables[name].get("timeout_sec", _DEFAULT_TIMEOUT_S)
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
@@ -112,3 +124,9 @@ def _settings(file: Path) -> tuple[dict[str, Any], list[str]]:
         else:
             settings[f"{name}_timeout_s"] = float(seconds)
     return settings, problems
+
+
+def _texts(value: Any) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise ValueError(f"must be a list of texts, not {value!r}")
+    return value

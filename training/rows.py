@@ -5,7 +5,7 @@ answered. A call extends its parent's row if it is of the same chain and kept ev
 opens a row whose prompt is what the model really saw, so that shared tokens are context there (mask 0). No text and no
 tokenizer is involved, and rows are never padded or cut: they end at their last trained token.
 
-A call that cannot be trained (not "ok", or with a finding of `FATAL`) stays in its row as context; a row that is too
+A call that cannot be trained (not "ok", or with a fatal finding) stays in its row as context; a row that is too
 long or too old is refused whole. Everything refused is counted in calls and in sampled tokens.
 """
 
@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from dataclasses import field
 from typing import Any
 
+from proxy_addons.findings import fatal
+
 Call = Mapping[str, Any]
 
-FATAL = frozenset(
-    {"ids_missing", "logprobs_misaligned", "logprob_not_finite", "weight_version_changed", "prompt_ids_differ"}
-)
+FATAL = fatal("call")
 """Findings that make a call's own tokens unusable for training."""
 
-POISON = frozenset({"control_token_in_content"})
+POISON = fatal("chain")
 """Findings on a prompt that also make every later call of that conversation unusable (case O76)."""
 
 
@@ -92,7 +92,7 @@ class _Draft:
     logprobs: list[float] = field(init=False)
     trained: list[tuple[int, int, int]] = field(default_factory=list)
     temperature: float | None = None
-    poisoned: bool = False
+    poison: str | None = None
 
     def __post_init__(self) -> None:
         self.mask = [0] * len(self.ids)
@@ -164,11 +164,11 @@ def _drafts(calls: list[Call], need_logprobs: bool, leave_out: Collection[str], 
             draft.append(delta)
         else:
             draft = _Draft(call["chain"], call["call"], [*(parent.ids[:prefix] if parent else []), *delta])
-            draft.poisoned = parent is not None and parent.poisoned and prefix > 0
+            draft.poison = parent.poison if parent is not None and prefix > 0 else None
             drafts.append(draft)
             report.prefix_breaks += ok and parent is not None and not whole
         draft.tail = call["call"]
-        draft.poisoned |= not POISON.isdisjoint(call["findings"] or ())
+        draft.poison = draft.poison or min(POISON.intersection(call["findings"] or ()), default=None)
         reason = _why_not(call, draft, need_logprobs, leave_out)
         if reason is None:
             draft.append(sampled, call["sampled_logprobs"] if need_logprobs else [0.0] * len(sampled))
@@ -188,8 +188,8 @@ def _why_not(call: Call, draft: _Draft, need_logprobs: bool, leave_out: Collecti
         return str(call["status"])
     if unwanted := sorted(findings.intersection(leave_out)):
         return unwanted[0]
-    if draft.poisoned:
-        return "control_token_in_content"
+    if draft.poison:
+        return draft.poison
     if not ids or "ids_missing" in findings:
         return "ids_missing"
     if not draft.ids:
@@ -198,8 +198,8 @@ def _why_not(call: Call, draft: _Draft, need_logprobs: bool, leave_out: Collecti
         return "images_in_prompt"  # the learner has no pixel values for their tokens
     if not need_logprobs:
         return None
-    if fatal := sorted(findings & FATAL):
-        return fatal[0]
+    if unusable := sorted(findings & FATAL):
+        return unusable[0]
     if len(logprobs) != len(ids):
         return "logprobs_misaligned"
     if not all(value is not None and math.isfinite(value) for value in logprobs):

@@ -14,6 +14,7 @@ import httpx
 
 from proxy_addons import records
 from proxy_addons.__main__ import serve
+from proxy_addons.findings import FINDINGS
 from proxy_addons.live import Limits
 
 TOKEN = "control-token"
@@ -22,15 +23,25 @@ TOKEN = "control-token"
 @dataclass
 class Recording:
     port: int
+    egress: int
     control: httpx.AsyncClient
     folder: Path
     keys: dict[str, str] = field(default_factory=dict)
 
-    async def register(self, task: str = "toy", *, harness: str = "test", **limits: Any) -> str:
-        body = {"run": "r", "epoch": 1, "task": task, "sample": 0, "try_": 0, "harness": harness}
+    async def register(
+        self,
+        task: str = "toy",
+        *,
+        harness: str = "test",
+        allow_hosts: tuple[str, ...] = (),
+        model_hosts: tuple[str, ...] = (),
+        **limits: Any,
+    ) -> str:
+        body: dict[str, Any] = {"run": "r", "epoch": 1, "task": task, "sample": 0, "try_": 0, "harness": harness}
         rollout = f"r-e001-{task}-s00-t0"
         self.keys[rollout] = f"secret-key-of-{task}"
         body |= {"key": self.keys[rollout], "calls_path": str(self.folder / f"{rollout}.parquet")}
+        body |= {"allow_hosts": allow_hosts, "model_hosts": model_hosts}
         answer = await self.control.post("/rollouts", json=body | {"limits": asdict(Limits(**limits))})
         assert answer.status_code == 201, answer.text
         return rollout
@@ -38,6 +49,7 @@ class Recording:
     async def end(self, rollout: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         answer = await self.control.delete(f"/rollouts/{rollout}")
         assert answer.status_code == 200, answer.text
+        assert {code.split(":")[0] for code in answer.json()["findings"]} <= set(FINDINGS)
         return answer.json(), records.read(answer.json()["calls_path"], records.CALLS)
 
     def client(self, rollout: str, key: str | None = None) -> httpx.AsyncClient:
@@ -55,10 +67,14 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def recording(model: Path, engine_url: str, folder: Path, *replicas: str) -> AsyncIterator[Recording]:
-    port, control_port = free_port(), free_port()
+async def recording(
+    model: Path, engine_url: str, folder: Path, *replicas: str, trust: Path | None = None
+) -> AsyncIterator[Recording]:
+    port, control_port, egress = free_port(), free_port(), free_port()
     engines = [engine_url, *replicas]
-    server = asyncio.ensure_future(serve(port, control_port, engines, model, TOKEN, str(folder / "conf")))
+    server = asyncio.ensure_future(
+        serve(port, control_port, engines, model, TOKEN, str(folder / "conf"), egress, trust)
+    )
     headers = {"authorization": f"Bearer {TOKEN}"}
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{control_port}", headers=headers, timeout=20) as control:
         while True:
@@ -70,7 +86,8 @@ async def recording(model: Path, engine_url: str, folder: Path, *replicas: str) 
                 await asyncio.sleep(0.02)
         try:
             await _listening(port)
-            yield Recording(port, control, folder)
+            await _listening(egress)
+            yield Recording(port, egress, control, folder)
         finally:
             server.cancel()
             await asyncio.gather(server, return_exceptions=True)

@@ -62,7 +62,9 @@ def finished(started: Path) -> Path:
     for epoch in (1, 2):
         rows = [
             row(epoch, "a", 0),
-            row(epoch, "a", 1, reward=0.0, error_class="PolicyFailure", findings=["ids_missing"]),
+            row(
+                epoch, "a", 1, reward=0.0, error_class="PolicyFailure", findings=["ids_missing"]
+            ),  # as older versions wrote it
             row(epoch, "b", 0, reward=None, error_class="InfrastructureError", complete=False, calls=0),
             row(epoch, "b", 0, try_=1, reward=0.5),
             row(epoch, "b", 1, reward=None, error_class="HarnessError", complete=False, calls=None),
@@ -123,6 +125,23 @@ def test_what_was_measured_of_the_engines_is_shown(finished: Path) -> None:
     page = write_report(finished, summary, epochs).read_text()
     assert "<th>logprob kind</th>" in page
     assert "<td>http://127.0.0.1:8200</td><td>processed</td><td>–</td>" in page
+
+
+def test_findings_are_counted_in_calls_and_the_fatal_ones_are_named(started: Path) -> None:
+    counts = [{"ids_missing": 3, "truncated": 4, "egress_refused:a.example": 1}, {"truncated": 1, "retokenised": 2}]
+    rows = [row(1, "a", n, findings=sorted(own), finding_counts=json.dumps(own)) for n, own in enumerate(counts)]
+    write_rows(started / "epoch-001", rows)
+    summary, epochs = summarise(started)
+    assert summary["findings"] == {"truncated": 5, "ids_missing": 3, "retokenised": 2, "egress_refused:a.example": 1}
+    assert epochs[0]["findings"] == {
+        "fatal": {"ids_missing": 3},
+        "warning": {"truncated": 5, "egress_refused": 1},
+        "info": {"retokenised": 2},
+    }
+    assert epoch_table(epochs)[0]["findings"] == "fatal: 3 ids_missing; warning: 6; info: 2"
+    page = write_report(started, summary, epochs).read_text()
+    assert '<tr class="alarm"><td>ids_missing</td><td>fatal</td><td>call</td><td>3</td>' in page
+    assert "<td>egress_refused:a.example</td><td>warning</td><td>rollout</td><td>1</td>" in page
 
 
 def test_an_epoch_counts_the_last_try_of_each_slot(finished: Path) -> None:

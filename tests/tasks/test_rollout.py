@@ -1,6 +1,7 @@
 """Slots filled for real: real sandbox, real proxy, real Claude Code, the scripted teacher as the policy."""
 
 import asyncio
+import json
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -105,6 +106,35 @@ async def test_o81_a_harness_that_never_called_the_model_has_no_reward(tmp_path:
     assert (row["error_class"], row["reward"], row["calls"]) == ("HarnessError", None, 0)
     assert "no model call" in row["reason"]
     assert "silent" in row["reason"]
+
+
+class Curious(Silent):
+    """Asks the model as if it knew no base URL, and then for what it may not have, with Python's own HTTP client."""
+
+    NAME = "curious"
+
+    def command(self, instruction: str, base_url: str, key: str, model: str) -> tuple[str, ...]:
+        tool = {"name": "Bash", "input_schema": {"type": "object", "properties": {"command": {"type": "string"}}}}
+        ask = {"max_tokens": 99, "messages": [{"role": "user", "content": instruction}], "tools": [tool]}
+        lines = (
+            "import urllib.request as r",
+            f"print(r.urlopen('https://api.anthropic.com/v1/messages', {json.dumps(ask).encode()!r}).status)",
+            "r.urlopen('https://elsewhere.example/')",
+        )
+        return ("/usr/bin/python3", "-c", "\n".join(lines))
+
+    def judge(self, outcome: Outcome) -> tuple[str, str]:
+        said = outcome.stdout_path.read_text() + outcome.stderr_path.read_text()
+        return ("completed" if said.startswith("200") and "403" in said else "failed"), said[-500:]
+
+
+async def test_what_a_sandbox_asks_for_goes_through_the_egress_port(tmp_path: Path, task: taskset.Task) -> None:
+    task = replace(task, allow_hosts=("mirror.example",))
+    async with arena(tmp_path, Teacher()) as place:
+        row = await fill(slot(task, Curious()), place)
+    assert (row["exit"], row["calls"], row["complete"]) == ("completed", 1, True), row["reason"]
+    assert "egress_refused:elsewhere.example" in row["findings"]
+    assert json.loads(row["finding_counts"])["egress_refused:elsewhere.example"] == 1
 
 
 async def test_o49_a_verifier_without_a_verdict_is_no_zero(tmp_path: Path, task: taskset.Task) -> None:

@@ -28,6 +28,21 @@ def test_reads_a_task(tmp_path: Path) -> None:
         task.split = "train"  # type: ignore[misc]
 
 
+def test_the_hosts_that_a_task_names(tmp_path: Path) -> None:
+    make(
+        tmp_path, toml='[environment]\nallow_hosts = ["Mirror.example", "*.git.example"]\nmodel_hosts = ["m.example"]\n'
+    )
+    (task,) = taskset.load(tmp_path)
+    assert (task.allow_hosts, task.model_hosts) == (("mirror.example", "*.git.example"), ("m.example",))
+
+
+@pytest.mark.parametrize("wrong", ['"a.example"', '["https://a.example"]', "[3]"])
+def test_a_host_that_cannot_be_meant_is_a_problem(tmp_path: Path, wrong: str) -> None:
+    make(tmp_path, toml=f"[environment]\nallow_hosts = {wrong}\n")
+    with pytest.raises(ConfigError, match=r"task one-1: task\.toml: environment\.allow_hosts: "):
+        taskset.load(tmp_path)
+
+
 def test_a_set_made_elsewhere_needs_no_kind_and_no_split(tmp_path: Path) -> None:
     make(tmp_path, toml='version = "1.0"\n')
     (task,) = taskset.load(tmp_path)

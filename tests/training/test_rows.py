@@ -65,6 +65,7 @@ def test_a_call_that_is_not_ok_is_not_trained_and_does_not_break_the_chain(statu
         ({"findings": ["ids_missing"]}, "ids_missing"),
         ({"findings": ["truncated", "logprobs_misaligned"]}, "logprobs_misaligned"),
         ({"findings": ["weight_version_changed"]}, "weight_version_changed"),
+        ({"findings": ["retokenised", "certain_tokens"]}, "certain_tokens"),
         ({"sampled_logprobs": [-1.0, -1.0]}, "logprobs_misaligned"),
         ({"sampled_logprobs": None}, "logprobs_misaligned"),
         ({"sampled_logprobs": [None]}, "logprob_not_finite"),
