@@ -2,7 +2,8 @@
 
 A request continues the call whose messages, reply included, equal the request's leading messages by value
 (`conversation.canonical`), under the same tools. It then keeps that call's tokens, sampled ones included, and only
-what is new is encoded. Otherwise it starts anew with a full render. Nothing here depends on the harness's ids.
+what is new is encoded. Otherwise it starts anew with a full render. The harness's ids tell nothing apart but two
+sub-agents that were asked the same and said the same: each goes on from its own call.
 """
 
 import hashlib
@@ -39,6 +40,7 @@ class Placement:
     new_messages: tuple[Message, ...]
     request_key: str
     findings: tuple[str, ...]
+    agent: str | None = None
 
     @property
     def delta_ids(self) -> list[int]:
@@ -56,12 +58,12 @@ class Trajectory:
 
     def __init__(self, rendering: Rendering) -> None:
         self._rendering = rendering
-        self._by_key: dict[bytes, Node] = {}
+        self._by_key: dict[bytes, dict[str | None, Node]] = {}
 
     def place(self, request: Request) -> Placement:
         """Find the call that `request` continues and the tokens to ask the policy with."""
         keys = _prefix_keys(request.messages, request.tools)
-        parent, known = self._longest(request.messages, keys)
+        parent, known = self._longest(request.messages, keys, request.agent)
         new = request.messages[known:]
         findings = list(request.notes)
         extended = None
@@ -71,18 +73,24 @@ class Trajectory:
                 findings.append("prefix_break")
         ids, forged = extended or self._rendering.render(request.messages, request.tools)
         prefix = _common_prefix(parent, ids) if parent is not None else 0
-        return Placement(parent, ids, prefix, new, keys[-1].hex(), tuple(dict.fromkeys([*findings, *forged])))
+        found = tuple(dict.fromkeys([*findings, *forged]))
+        return Placement(parent, ids, prefix, new, keys[-1].hex(), found, request.agent)
 
     def add(self, placement: Placement, reply: Message, node: Node) -> None:
         """Remember an answered call, so that the next request can continue it. A re-asked call takes over."""
-        self._by_key[_next_key(bytes.fromhex(placement.request_key), reply)] = node
+        key = _next_key(bytes.fromhex(placement.request_key), reply)
+        self._by_key.setdefault(key, {})[placement.agent] = node
 
-    def _longest(self, messages: Sequence[Message], keys: Sequence[bytes]) -> tuple[Node | None, int]:
+    def _longest(
+        self, messages: Sequence[Message], keys: Sequence[bytes], agent: str | None
+    ) -> tuple[Node | None, int]:
+        """The agent's own call, or where it has none (it was forked from another's history) the one that it was
+        forked from."""
         for length in range(len(messages), 0, -1):
             if messages[length - 1].role == "assistant":
-                node = self._by_key.get(keys[length])
-                if node is not None:
-                    return node, length
+                nodes = self._by_key.get(keys[length])
+                if nodes is not None:
+                    return nodes.get(agent) or next(iter(nodes.values())), length
         return None, 0
 
 
