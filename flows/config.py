@@ -23,7 +23,9 @@ from proxy_addons.identity import check_name
 
 PROFILES = Path(__file__).parent / "profiles"
 
-Harness = Literal["claude_code", "codex", "gemini_cli", "openclaw", "opencode", "qwen_code"]
+Harness = Literal[
+    "claude_code", "codex", "gemini_cli", "mini_swe_agent", "openclaw", "opencode", "openhands", "qwen_code"
+]
 
 
 class _Part(BaseModel):
