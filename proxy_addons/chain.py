@@ -7,8 +7,10 @@ sub-agents that were asked the same and said the same: each goes on from its own
 """
 
 import hashlib
+from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from proxy_addons.conversation import Message
 from proxy_addons.conversation import Request
@@ -40,7 +42,7 @@ class Placement:
     new_messages: tuple[Message, ...]
     request_key: str
     findings: tuple[str, ...]
-    agent: str | None = None
+    request: Request
 
     @property
     def delta_ids(self) -> list[int]:
@@ -74,12 +76,13 @@ class Trajectory:
         ids, forged = extended or self._rendering.render(request.messages, request.tools)
         prefix = _common_prefix(parent, ids) if parent is not None else 0
         found = tuple(dict.fromkeys([*findings, *forged]))
-        return Placement(parent, ids, prefix, new, keys[-1].hex(), found, request.agent)
+        return Placement(parent, ids, prefix, new, keys[-1].hex(), found, request)
 
     def add(self, placement: Placement, reply: Message, node: Node) -> None:
         """Remember an answered call, so that the next request can continue it. A re-asked call takes over."""
-        key = _next_key(bytes.fromhex(placement.request_key), reply)
-        self._by_key.setdefault(key, {})[placement.agent] = node
+        request = placement.request
+        key = _next_key(bytes.fromhex(placement.request_key), reply, _schemas(request.tools))
+        self._by_key.setdefault(key, {})[request.agent] = node
 
     def _longest(
         self, messages: Sequence[Message], keys: Sequence[bytes], agent: str | None
@@ -103,13 +106,18 @@ def tools_digest(tools: Sequence[Tool]) -> str:
 def _prefix_keys(messages: Sequence[Message], tools: Sequence[Tool]) -> list[bytes]:
     """`keys[n]` names the first n messages under these tools; each is built from the one before."""
     keys = [tools_digest(tools).encode()]
+    schemas = _schemas(tools)
     for message in messages:
-        keys.append(_next_key(keys[-1], message))
+        keys.append(_next_key(keys[-1], message, schemas))
     return keys
 
 
-def _next_key(key: bytes, message: Message) -> bytes:
-    return hashlib.sha256(key + repr(canonical(message)).encode()).digest()
+def _schemas(tools: Sequence[Tool]) -> dict[str, Any]:
+    return {tool.name: tool.parameters for tool in tools}
+
+
+def _next_key(key: bytes, message: Message, schemas: Mapping[str, Any]) -> bytes:
+    return hashlib.sha256(key + repr(canonical(message, schemas)).encode()).digest()
 
 
 def _common_prefix(parent: Node, ids: list[int]) -> int:
