@@ -84,7 +84,7 @@ $(HARNESSES)/.ready: deploy/harnesses/package.json deploy/harnesses/package-lock
 	npm ci --prefix $(HARNESSES) --ignore-scripts --no-audit --no-fund --loglevel=error
 	touch $@
 
-harnesses-all: $(HARNESSES)/.ready-all  ## install all harnesses that there is a file for (2 GB)
+harnesses-all: $(HARNESSES)/.ready-all $(HARNESSES)/.ready-python  ## install all harnesses that there is a file for (4 GB)
 
 $(HARNESSES)/.ready-all: deploy/harnesses/all/package.json deploy/harnesses/all/package-lock.json $(HARNESSES)/.ready
 	@echo "harnesses-all: installing Gemini CLI, OpenClaw, opencode, Qwen Code and Node in $(HARNESSES)"
@@ -94,6 +94,27 @@ $(HARNESSES)/.ready-all: deploy/harnesses/all/package.json deploy/harnesses/all/
 	# OpenClaw does not start before its own install script has run, which needs a newer Node than Debian's.
 	PATH="$$(ls -d $$PWD/$(HARNESSES)/node_modules/node-linux-*/bin):$$PATH" \
 	    npm rebuild --prefix $(HARNESSES) --loglevel=error openclaw
+	touch $@
+
+# An environment each, because they want different versions of the same packages. They go into the sandbox with the
+# interpreter that they link to, so that must be the real one and no shim.
+$(HARNESSES)/.ready-python: deploy/harnesses/all/mini-swe-agent.txt deploy/harnesses/all/openhands.txt $(HARNESSES)/.ready
+	@$(find_python)
+	if ! command -v tmux >/dev/null && [ $$(id -u) = 0 ] && command -v apt-get >/dev/null; then
+	    echo "harnesses-all: installing tmux, which OpenHands runs its commands in"
+	    apt-get -qq update
+	    DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends tmux >/dev/null
+	fi
+	command -v tmux >/dev/null || { echo "harnesses-all: OpenHands needs tmux (Debian: apt-get install tmux)"; exit 1; }
+	python=$$(find_python 3.12)
+	[ -n "$$python" ] || { echo "harnesses-all: OpenHands needs Python 3.12, which is neither on PATH nor in ~/.pyenv"; exit 1; }
+	python=$$($$python -c 'import os, sys; print(os.path.realpath(sys.executable))')
+	for name in mini-swe-agent openhands; do
+	    echo "harnesses-all: installing $$name in $(HARNESSES)/$$name"
+	    [ -x $(HARNESSES)/$$name/bin/python ] || $$python -m venv $(HARNESSES)/$$name
+	    $(HARNESSES)/$$name/bin/python -m pip --disable-pip-version-check install --quiet \
+	        -r deploy/harnesses/all/$$name.txt
+	done
 	touch $@
 
 train: setup harnesses  ## train on this machine; CONFIG='{"epochs": 2}' gives values, KEEP=1 leaves Prefect running

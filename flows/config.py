@@ -24,7 +24,9 @@ from training.rows import SIDE_CALLS
 
 PROFILES = Path(__file__).parent / "profiles"
 
-Harness = Literal["claude_code", "codex", "gemini_cli", "openclaw", "opencode", "qwen_code"]
+Harness = Literal[
+    "claude_code", "codex", "gemini_cli", "mini_swe_agent", "openclaw", "opencode", "openhands", "qwen_code"
+]
 
 
 # What a user may look for and not find, with the reason.

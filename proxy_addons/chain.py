@@ -2,7 +2,8 @@
 
 A request continues the call whose messages, reply included, equal the request's leading messages by value
 (`conversation.canonical`), under the same tools. It then keeps that call's tokens, sampled ones included, and only
-what is new is encoded. Otherwise it starts anew with a full render. Nothing here depends on the harness's ids.
+what is new is encoded. Otherwise it starts anew with a full render. The harness's ids tell nothing apart but two
+sub-agents that were asked the same and said the same: each goes on from its own call.
 """
 
 from collections.abc import Iterator
@@ -62,6 +63,7 @@ class Placement:
     tools_digest: str
     position: int
     findings: tuple[str, ...]
+    request: Request
 
     @property
     def delta_ids(self) -> Ids:
@@ -83,13 +85,13 @@ class Trajectory:
         self._rendering = rendering
         self._tools: list[tuple[Sequence[Tool], str]] = []
         self._positions: dict[tuple[int | str, Any], int] = {}
-        self._nodes: dict[int, Node] = {}
+        self._nodes: dict[int, dict[str | None, Node]] = {}
 
     async def place(self, request: Request) -> Placement:
         """Find the call that `request` continues and the tokens to ask the policy with."""
         digest = self._digest(request.tools)
-        path = list(self._path(digest, request.messages))
-        parent, known = self._longest(request.messages, path)
+        path = list(self._path(digest, request))
+        parent, known = self._longest(request, path)
         new = request.messages[known:]
         findings = list(request.notes)
         before = parent.tokens() if parent is not None else None
@@ -108,20 +110,23 @@ class Trajectory:
                 if not whole:
                     findings.append("prefix_break")
         notes = tuple(dict.fromkeys([*findings, *forged]))
-        return Placement(parent, ids, prefix, whole, new, digest, path[-1], notes)
+        return Placement(parent, ids, prefix, whole, new, digest, path[-1], notes, request)
 
     def add(self, placement: Placement, reply: Message, call: int, sampled: Sequence[int]) -> None:
         """Remember an answered call, so that the next request can continue it. A re-asked call takes over."""
         # Copies: a view would keep the whole prompt alive.
         delta, own = placement.delta_ids.copy(), np.asarray(sampled, dtype=np.int32)
         node = Node(call, placement.parent, placement.prefix_len, delta, own)
-        self._nodes[self._next(placement.position, reply)] = node
+        position = self._next(placement.position, reply, placement.request)
+        self._nodes.setdefault(position, {})[placement.request.agent] = node
 
-    def _longest(self, messages: Sequence[Message], path: Sequence[int]) -> tuple[Node | None, int]:
-        for length in range(len(messages), 0, -1):
-            node = self._nodes.get(path[length - 1])
-            if node is not None and messages[length - 1].role == "assistant":
-                return node, length
+    def _longest(self, request: Request, path: Sequence[int]) -> tuple[Node | None, int]:
+        """The agent's own call, or where it has none (it was forked from another's history) the one that it was
+        forked from."""
+        for length in range(len(path), 0, -1):
+            nodes = self._nodes.get(path[length - 1])
+            if nodes is not None and request.messages[length - 1].role == "assistant":
+                return nodes.get(request.agent) or next(iter(nodes.values())), length
         return None, 0
 
     def _digest(self, tools: Sequence[Tool]) -> str:
@@ -132,13 +137,13 @@ class Trajectory:
         self._tools.append((tools, digest))
         return digest
 
-    def _path(self, start: str, messages: Sequence[Message]) -> Iterator[int]:
+    def _path(self, start: str, request: Request) -> Iterator[int]:
         position: int | str = start
-        for message in messages:
-            position = self._next(position, message)
+        for message in request.messages:
+            position = self._next(position, message, request)
             yield position
 
-    def _next(self, position: int | str, message: Message) -> int:
+    def _next(self, position: int | str, message: Message, request: Request) -> int:
         """The position one message further. Arguments are parsed only in a spelling that is seen for the first time."""
         calls, images = message.tool_calls, message.images
         spelled = (
@@ -149,7 +154,8 @@ class Trajectory:
         )
         found = self._positions.get((position, spelled))
         if found is None:
-            value = (position, ("value", canonical(message)))
+            schemas = {tool.name: tool.parameters for tool in request.tools}
+            value = (position, ("value", canonical(message, schemas)))
             found = self._positions.setdefault(value, len(self._positions))
             self._positions[position, spelled] = found
         return found

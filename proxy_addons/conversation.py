@@ -5,6 +5,7 @@ writes the `Reply` in its own shape. Nothing here knows HTTP or tokens.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from dataclasses import dataclass
 from dataclasses import field
@@ -189,12 +190,42 @@ def canonical_arguments(text: str) -> Any:
     return freeze(value)
 
 
-def canonical(message: Message) -> Any:
-    """What must be equal for two messages to be the same turn: no ids, no reasoning, no spelling; images by content.
+def without_defaults(value: Any, schema: Any) -> Any:
+    """Canonical arguments without those that equal their default in the tool's JSON schema, at any depth.
+
+    Claude Code sends a call back with the defaults filled in (`replace_all: false` of its Edit tool): same call.
+    """
+    if not isinstance(schema, Mapping) or not isinstance(value, tuple):
+        return value
+    if value[0] == "array":
+        return ("array", tuple(without_defaults(item, schema.get("items")) for item in value[1]))
+    known = schema.get("properties")
+    if value[0] != "object" or not isinstance(known, Mapping):
+        return value
+    kept = []
+    for name, given in value[1]:
+        rule = known.get(name)
+        if (
+            isinstance(rule, Mapping)
+            and "default" in rule
+            and given == canonical_arguments(json.dumps(rule["default"]))
+        ):
+            continue
+        kept.append((name, without_defaults(given, rule)))
+    return ("object", tuple(kept))
+
+
+def canonical(message: Message, schemas: Mapping[str, Any] | None = None) -> Any:
+    """What must be equal for two messages to be the same turn: no ids, no reasoning, no spelling, no defaults; images
+    by content.
 
     Reasoning is left out because many harnesses drop it when they send a turn back; the recorded tokens keep it.
+    `schemas` are the JSON schemas of the tools' arguments by the tools' names.
     """
-    calls = tuple((c.name, canonical_arguments(c.arguments)) for c in message.tool_calls)
+    schemas = schemas or {}
+    calls = tuple(
+        (c.name, without_defaults(canonical_arguments(c.arguments), schemas.get(c.name))) for c in message.tool_calls
+    )
     return (message.role, message.content, calls, tuple([image.identity for image in message.images]))
 
 

@@ -9,18 +9,19 @@ def settle(calls: Sequence[Mapping[str, Any]]) -> dict[int, tuple[str, str]]:
     """Call number → (chain, status), decided when the rollout is over (cases O38, O39).
 
     `calls` are in order, each with `call`, `parent_call`, `whole_prefix` (keeps all tokens of its parent),
-    `request_key` and `status`. Of a request that was sent again, the answer that the harness went on with counts, or
-    the last one where it went on with none; the others are "abandoned". A chain goes on through the first child that
-    counts and keeps its parent's tokens; every other call opens a chain. A side call (case O41) is nobody's twin and
-    takes no place in a chain.
+    `request_key`, `agent` and `status`. Of a request that an agent sent again, the answer that the harness went on
+    with counts, or the last one where it went on with none; the others are "abandoned". A chain goes on through the
+    first child of the same agent that counts and keeps its parent's tokens; every other call opens a chain. A side call
+    (case O41) is nobody's twin and takes no place in a chain.
     """
     aside = {c["call"] for c in calls if any(f.startswith("side_call:") for f in c.get("findings", ()))}
     status = {c["call"]: c["status"] for c in calls}
+    agent = {c["call"]: c.get("agent") for c in calls}
     continued = {c["parent_call"] for c in calls if c["status"] == "ok"}
-    same: dict[tuple[Any, str], list[int]] = {}
+    same: dict[tuple[Any, ...], list[int]] = {}
     for c in calls:
         if c["status"] == "ok" and c["call"] not in aside:
-            same.setdefault((c["parent_call"], c["request_key"]), []).append(c["call"])
+            same.setdefault((c["parent_call"], agent[c["call"]], c["request_key"]), []).append(c["call"])
     for twins in same.values():
         used = [call for call in twins if call in continued] or twins[-1:]
         status |= {call: "abandoned" for call in twins if call not in used}
@@ -29,7 +30,7 @@ def settle(calls: Sequence[Mapping[str, Any]]) -> dict[int, tuple[str, str]]:
     for c in calls:
         parent = c["parent_call"]
         goes_on = parent in chain and parent not in taken and c["whole_prefix"] and status[c["call"]] == "ok"
-        if goes_on and c["call"] not in aside:
+        if goes_on and agent[parent] == agent[c["call"]] and c["call"] not in aside:
             taken.add(parent)
             chain[c["call"]] = chain[parent]
         else:

@@ -14,6 +14,7 @@ from proxy_addons.conversation import Message
 from proxy_addons.conversation import Tool
 from proxy_addons.conversation import ToolCall
 from proxy_addons.errors import ConfigError
+from tasks.harnesses.mini_swe_agent import SUBMIT
 
 DONE = "Done."
 GIVE_UP = "I could not do it."
@@ -24,7 +25,7 @@ Plan = Callable[[re.Match[str], Sequence[str]], str | None]
 
 
 def teacher_turn(messages: Sequence[Message], tools: Sequence[Tool]) -> Message:
-    """The teacher's next turn: one call of the shell tool, or a final text.
+    """The teacher's next turn: one call of the shell tool, or its last.
 
     Raises ConfigError if the instruction is of no built-in kind or no shell tool is offered.
     """
@@ -33,11 +34,18 @@ def teacher_turn(messages: Sequence[Message], tools: Sequence[Tool]) -> Message:
     try:
         command = next_command(instruction, answers)
     except LookupError:
-        return Message("assistant", GIVE_UP)
+        return last_turn(GIVE_UP, messages, tools)
     if command is None:
-        return Message("assistant", DONE)
+        return last_turn(DONE, messages, tools)
     name, arguments = shell_call(tools, command)
     return Message("assistant", tool_calls=(ToolCall(f"call_{len(answers)}", name, arguments),))
+
+
+def last_turn(text: str, messages: Sequence[Message], tools: Sequence[Tool]) -> Message:
+    """The turn that ends the task: `text`, or the command that mini-swe-agent asks for instead."""
+    if any(SUBMIT in m.content for m in messages if m.role != "tool"):
+        return Message("assistant", tool_calls=(ToolCall("call_last", *shell_call(tools, SUBMIT)),))
+    return Message("assistant", text)
 
 
 def next_command(instruction: str, answers: Sequence[str]) -> str | None:

@@ -2,8 +2,8 @@
 
 A module offers the constants and functions of `Harness`; the rollout calls nothing else. The binaries are the
 published ones, unmodified, in the versions of deploy/harnesses/ (`make harnesses`, `make harnesses-all`). Claude Code
-and Codex are set to their smallest request, for small policies; the others ask with their own prompts, of 7,000 to
-17,000 tokens.
+and Codex are set to their smallest request, for small policies; the others ask with their own prompts, mini-swe-agent's
+of 800 tokens, the others' of 5,000 to 17,000.
 """
 
 import json
@@ -11,6 +11,7 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 from typing import Literal
@@ -25,7 +26,16 @@ from proxy_addons.errors import PolicyFailure
 from tasks.sandboxes import Outcome
 from tasks.sandboxes.capture import last_lines
 
-NAMES = ("claude_code", "codex", "gemini_cli", "openclaw", "opencode", "qwen_code")
+NAMES = (
+    "claude_code",
+    "codex",
+    "gemini_cli",
+    "mini_swe_agent",
+    "openclaw",
+    "opencode",
+    "openhands",
+    "qwen_code",
+)
 SYSTEM_PROMPT = "Solve the task with the shell tool."
 """What both harnesses tell the policy in their small configuration."""
 INSTALL = Path(".openforge/harnesses")
@@ -154,6 +164,31 @@ def cpu() -> str:
 def package_version(root: Path, package: str) -> str:
     """The installed version of an npm package."""
     return str(json.loads(installed(root, package, "package.json").read_text())["version"])
+
+
+def python_environment(root: Path, name: str, package: str) -> Path:
+    """The virtual environment `name` below `root`. Raises ConfigError if `package` is not installed in it."""
+    environment = root / name
+    if not (environment / "bin/python").exists() or _installed_version(environment, package) is None:
+        raise ConfigError(f"harness: {package} is not installed in {environment}; run `make harnesses-all`")
+    return environment
+
+
+def python_version(environment: Path, package: str) -> str:
+    """The version of `package` in an environment that has it."""
+    return str(_installed_version(environment, package))
+
+
+def python_binds(environment: Path, inside: str) -> dict[str, Path]:
+    """The environment at `inside`, and the interpreter that it links to where it lies on the host; every sandbox has
+    /usr already."""
+    base = (environment / "bin/python").resolve().parents[1]
+    return {inside: environment} | ({} if base.is_relative_to("/usr") else {str(base): base})
+
+
+def _installed_version(environment: Path, package: str) -> str | None:
+    folders = [str(folder) for folder in environment.glob("lib/python3*/site-packages")]
+    return next((found.version for found in distributions(name=package, path=folders)), None)
 
 
 def json_lines(outcome: Outcome) -> list[Mapping[str, Any]]:

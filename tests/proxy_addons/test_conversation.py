@@ -1,8 +1,42 @@
+import pytest
+
 from proxy_addons.conversation import Image
 from proxy_addons.conversation import Message
 from proxy_addons.conversation import ToolCall
 from proxy_addons.conversation import canonical
 from proxy_addons.conversation import message_json
+
+SCHEMA = {
+    "properties": {
+        "all": {"type": "boolean", "default": False},
+        "n": {"default": 250},
+        "edits": {"items": {"properties": {"mode": {"default": "w"}}}},
+        "free": {"type": "object"},
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("sampled", "returned", "same"),
+    [
+        ('{"a":1}', '{"all": false, "n": 250, "a": 1}', True),
+        ('{"all":false,"a":1}', '{"a": 1}', True),
+        ('{"edits":[{"x":1}]}', '{"edits":[{"x":1,"mode":"w"}]}', True),
+        ('{"a":1}', '{"all": true, "a": 1}', False),
+        ('{"a":1}', '{"all": 0, "a": 1}', False),
+        ('{"a":1}', '{"a": 1, "n": 250.0}', False),
+        ('{"a":1}', '{"a": 1, "b": false}', False),
+        ('{"free":{}}', '{"free":{"all":false}}', False),
+        ('{"edits":[{"x":1}]}', '{"edits":[{"x":1,"mode":"a"}]}', False),
+        ("[1]", "[1, false]", False),
+    ],
+)
+def test_o28_a_default_filled_in_is_the_same_turn_and_another_value_is_not(
+    sampled: str, returned: str, same: bool
+) -> None:
+    one, two = (Message("assistant", tool_calls=(ToolCall("x", "f", text),)) for text in (sampled, returned))
+    assert (canonical(one, {"f": SCHEMA}) == canonical(two, {"f": SCHEMA})) is same
+    assert canonical(one) != canonical(two)
 
 
 def test_o10_ids_and_reasoning_do_not_make_a_turn_another() -> None:

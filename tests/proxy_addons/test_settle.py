@@ -7,7 +7,7 @@ from proxy_addons.settle import side_calls
 
 
 def call(number: int, parent: int | None = None, key: str | None = None, **more: Any) -> dict[str, Any]:
-    row = {"call": number, "parent_call": parent, "whole_prefix": parent is not None, "status": "ok"}
+    row = {"call": number, "parent_call": parent, "whole_prefix": parent is not None, "status": "ok", "agent": None}
     return row | {"request_key": key or str(number)} | more
 
 
@@ -19,6 +19,16 @@ def test_o38_interleaved_agents_are_chains_of_their_own() -> None:
     # A1, B1, A2, C1, B2, A3
     chains = settle([call(0), call(1), call(2, 0), call(3), call(4, 1), call(5, 2)])
     assert [chains[n][0] for n in range(6)] == ["c0", "c1", "c0", "c2", "c1", "c0"]
+
+
+def test_agents_that_were_asked_the_same_are_not_one_agent_asked_twice() -> None:
+    calls = [call(0, key="same", agent="a"), call(1, key="same", agent="b"), call(2, 0, agent="a"), call(3, agent="b")]
+    assert settle(calls) == {0: ("c0", "ok"), 1: ("c1", "ok"), 2: ("c0", "ok"), 3: ("c2", "ok")}
+
+
+def test_a_fork_leaves_its_parents_chain_to_the_parent() -> None:
+    settled = settle([call(0), call(1, 0, agent="fork"), call(2, 0), call(3, 1, agent="fork")])
+    assert [settled[n][0] for n in range(4)] == ["c0", "c1", "c0", "c1"]
 
 
 @pytest.mark.parametrize("went_on_with", [1, 2])

@@ -16,6 +16,7 @@ from proxy_addons.conversation import Request
 from proxy_addons.conversation import ToolCall
 from proxy_addons.conversation import Usage
 from proxy_addons.dialects import find_route
+from tasks.teacher import last_turn
 from tasks.teacher import shell_call
 
 
@@ -56,10 +57,11 @@ class Stub:
 
     def _reply(self, request: Request) -> Reply:
         done = sum(message.role == "tool" for message in request.messages)
-        calls: tuple[ToolCall, ...] = ()
-        finish: Finish = "length" if self.cut else "stop"
+        last = last_turn("The file is there.", request.messages, request.tools)
+        calls = () if self.cut else last.tool_calls
         if done < len(self.commands) and not self.cut:
-            calls, finish = (ToolCall(f"call_{done}", *shell_call(request.tools, self.commands[done])),), "tool_calls"
+            calls = (ToolCall(f"call_{done}", *shell_call(request.tools, self.commands[done])),)
+        finish: Finish = "length" if self.cut else "tool_calls" if calls else "stop"
         return Reply(
             id=f"r{len(self.requests)}",
             model=request.model,

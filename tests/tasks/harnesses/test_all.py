@@ -22,8 +22,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 DIALECT = {
     "gemini_cli": "gemini",
+    "mini_swe_agent": "openai_chat",
     "openclaw": "openai_responses",
     "opencode": "openai_chat",
+    "openhands": "openai_chat",
     "qwen_code": "openai_chat",
 }
 

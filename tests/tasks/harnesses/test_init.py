@@ -10,8 +10,12 @@ from proxy_addons.errors import ConfigError
 from tasks import harnesses
 from tasks.harnesses import claude_code
 from tasks.harnesses import codex
+from tasks.harnesses import mini_swe_agent
+from tasks.harnesses import openhands
 from tasks.sandboxes import Outcome
 from tasks.sandboxes import Reason
+
+ALL_IN_THE_ENVIRONMENT = ("mini_swe_agent", "openhands")
 
 
 def outcome(folder: Path, out: str = "", err: str = "", code: int | None = 0, reason: Reason = "exited") -> Outcome:
@@ -50,6 +54,47 @@ def test_claude_code(result: dict[str, Any], code: int, exit_: str, tmp_path: Pa
 def test_codex(events: list[dict[str, Any]], code: int, exit_: str, tmp_path: Path) -> None:
     out = "".join(f"{json.dumps(event)}\n" for event in events)
     assert codex.judge(outcome(tmp_path, out, code=code))[0] == exit_
+
+
+@pytest.mark.parametrize(
+    ("last", "code", "exit_"),
+    [
+        ("", 0, "completed"),
+        ("RepeatedFormatError", 0, "failed"),
+        ("LimitsExceeded", 0, "budget"),
+        ("litellm.ContextWindowExceededError: prompt is too long", 1, "budget"),
+        ("litellm.InternalServerError: away", 1, "failed"),
+    ],
+)
+def test_mini_swe_agent(last: str, code: int, exit_: str, tmp_path: Path) -> None:
+    out = f"Tool:\nExit:\nof a file\n\nExit:\n{last}\nSaved trajectory to '/x'\n"
+    assert mini_swe_agent.judge(outcome(tmp_path, out, code=code))[0] == exit_
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "code", "exit_"),
+    [
+        ("finished", None, 0, "completed"),
+        ("stuck", None, 0, "failed"),
+        ("error", "ConversationRunError: away", 1, "failed"),
+        ("error", "LLMContextWindowExceedError: prompt is too long", 1, "budget"),
+    ],
+)
+def test_openhands(status: str, error: str | None, code: int, exit_: str, tmp_path: Path) -> None:
+    out = json.dumps({"type": "result", "status": status, "error": error})
+    assert openhands.judge(outcome(tmp_path, out, code=code))[0] == exit_
+
+
+def test_the_interpreter_that_an_environment_links_to_is_bound_too(tmp_path: Path) -> None:
+    base = tmp_path / "python"
+    (base / "bin").mkdir(parents=True)
+    (base / "bin/python3.12").touch()
+    (tmp_path / "own/bin").mkdir(parents=True)
+    (tmp_path / "own/bin/python").symlink_to(base / "bin/python3.12")
+    assert harnesses.python_binds(tmp_path / "own", "/opt/own") == {"/opt/own": tmp_path / "own", str(base): base}
+    (tmp_path / "own/bin/python").unlink()
+    (tmp_path / "own/bin/python").symlink_to("/usr/bin/python3")
+    assert harnesses.python_binds(tmp_path / "own", "/opt/own") == {"/opt/own": tmp_path / "own"}
 
 
 @pytest.mark.parametrize("name", harnesses.NAMES)
@@ -91,7 +136,7 @@ def test_the_key_is_only_in_the_environment(name: str, tmp_path: Path) -> None:
     harness, key = harnesses.load(name), "of-test-key-that-nobody-else-may-see-0123456789"
     harness.prepare(tmp_path, "http://x/r/y", key, "policy-v1")
     written = "".join(path.read_text() for path in tmp_path.rglob("*") if path.is_file())
-    assert written and key not in written
+    assert key not in written and (written or name in ALL_IN_THE_ENVIRONMENT)
     assert key not in " ".join(harness.command("do it", "http://x/r/y", key, "policy-v1"))
     assert key in harness.env("http://x/r/y", key, "policy-v1").values()
 
@@ -99,4 +144,4 @@ def test_the_key_is_only_in_the_environment(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", harnesses.NAMES)
 def test_an_instruction_that_looks_like_a_flag(name: str) -> None:
     last = harnesses.load(name).command("--help", "http://x", "k", "m")[-2:]
-    assert last == ("--", "--help") or last[-1] in ("--message=--help", "--prompt=--help")
+    assert last == ("--", "--help") or last[-1] in ("--message=--help", "--prompt=--help", "--task=--help")
