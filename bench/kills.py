@@ -89,7 +89,7 @@ async def _listens(proxy: Forked, session: aiohttp.ClientSession) -> bool:
     deadline = time.monotonic() + _START_S
     while proxy.process.is_alive() and time.monotonic() < deadline:
         with contextlib.suppress(aiohttp.ClientError):
-            async with session.get(f"{proxy.control}/health", headers=_control()) as answer:
+            async with session.get(f"{proxy.control}/health", headers=control_headers()) as answer:
                 await answer.read()
             async with session.get(f"http://127.0.0.1:{proxy.port}/") as answer:
                 await answer.read()
@@ -98,7 +98,8 @@ async def _listens(proxy: Forked, session: aiohttp.ClientSession) -> bool:
     return False
 
 
-def _control() -> dict[str, str]:
+def control_headers() -> dict[str, str]:
+    """What a forked proxy's control port wants to see."""
     return {"authorization": f"Bearer {_TOKEN}"}
 
 
@@ -123,7 +124,7 @@ class Client:
         key = f"key-{self.rollout.id}"
         who = {name: getattr(self.rollout, name) for name in ("run", "epoch", "task", "sample", "try_")}
         body = {**who, "harness": "soak", "key": key, "calls_path": str(self.calls_path)}
-        async with session.post(f"{proxy.control}/rollouts", json=body, headers=_control()) as answer:
+        async with session.post(f"{proxy.control}/rollouts", json=body, headers=control_headers()) as answer:
             assert answer.status == 201, await answer.text()
         url = f"http://127.0.0.1:{proxy.port}/r/{self.rollout.id}/v1/messages"
         messages: list[dict[str, Any]] = [{"role": "user", "content": "List the files."}]
@@ -141,7 +142,7 @@ class Client:
             reply = [{"type": "text", "text": _said(text, stream)}]
             messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": f"And {turn}?"}]
         self.asked_to_end = True
-        async with session.delete(f"{proxy.control}/rollouts/{self.rollout.id}", headers=_control()) as answer:
+        async with session.delete(f"{proxy.control}/rollouts/{self.rollout.id}", headers=control_headers()) as answer:
             self.ended = json.loads(await answer.text())
 
     def problems(self, sampled: Sequence[int]) -> list[str]:
@@ -203,14 +204,14 @@ async def rounds(
     """Kill `count` proxies, fewer if the monotonic clock passes `stop_at`, at random moments of a load or each the
     moment after a client got the last byte of a reply; `sampled` are the ids of every answer of `engine`."""
     found, left = Found(), iter(range(count))
-    _, whole_s = await _round(engine, model, folder / "whole", random.Random(0), 60.0)  # how long the load takes
+    _, alone_s = await _round(engine, model, folder / "whole", random.Random(0), 60.0)
+    span_s = None if after_last_byte else alone_s * _AT_A_TIME  # about how long the load takes beside others
 
     async def worker() -> None:
         for number in left:
             if time.monotonic() > stop_at:
                 return
             place = folder / str(number)
-            span_s = None if after_last_byte else whole_s
             clients, _ = await _round(engine, model, place, random.Random(number), span_s)
             found.add(clients, sampled)
             if not found.problems:
