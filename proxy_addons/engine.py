@@ -136,7 +136,9 @@ def read_completion(body: dict[str, Any], logprob_kind: str = "processed") -> Co
         values = [v if v is not None and math.isfinite(v) else None for v in (e.get("logprob") for e in entries)]
         if any(v is None for v in values):
             findings.append("logprob_not_finite")
-    spans = {int(v) for span in choice.get("weight_versions") or () if (v := span.get("version")) is not None}
+    # A server that nobody has told its version says null, or a word.
+    told = [str(span.get("version")) for span in choice.get("weight_versions") or ()]
+    spans = {int(version) for version in told if version.isdecimal()}
     if len(spans) > 1:
         findings.append("weight_version_changed")
     return Completion(
