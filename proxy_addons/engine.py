@@ -16,6 +16,9 @@ import orjson
 from proxy_addons.conversation import Problem
 from proxy_addons.errors import InfrastructureError
 
+CONNECT_S = 10.0
+"""A server that takes longer to accept a connection is away."""
+
 # The engines refuse other mistakes with 400 too, and those are ours, not the prompt's.
 _TOO_LONG = re.compile(r"maximum (context|model) length")
 
@@ -66,7 +69,7 @@ class EngineClient:
         self.url = url.rstrip("/")
         self.logprob_kind = "processed"
         self._session = session
-        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_S)
 
     async def generate(self, prompt_ids: list[int], sampling: Sampling) -> Completion:
         """Sample once from `prompt_ids`. Raises EngineAway if the engine is away or broken, InfrastructureError with

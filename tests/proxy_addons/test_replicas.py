@@ -185,6 +185,15 @@ async def test_a_replica_with_other_weights_gives_no_answer() -> None:
         await until(lambda: not replicas._out)
 
 
+async def test_a_replica_that_hangs_holds_up_no_resume(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy_addons.replicas.PROBE_S", 0.5)
+    engines = [ScriptedEngine(well, version=3), ScriptedEngine(well, version=3, delay_s=15)]
+    async with replicas_of(*engines) as replicas:
+        left_out = await replicas.expect(3)
+    assert list(left_out) == [engines[1].url]
+    assert "did not sample one token within 0.5 s" in left_out[engines[1].url]
+
+
 async def test_weights_that_nobody_serves_are_refused() -> None:
     async with replicas_of(ScriptedEngine(well, version=3), ScriptedEngine(well, version=2)) as replicas:
         with pytest.raises(InfrastructureError, match="serves weights 3, not 4"):
