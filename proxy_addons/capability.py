@@ -94,8 +94,8 @@ def why_untrainable(found: Capability, temperature: float, max_model_len: int) -
         why.append("its tokens come from a script, not from a policy")
     elif found.logprobs and found.logprob_kind != "processed" and temperature != 1:
         why.append(
-            f"its log-probabilities are not those after temperature (kind: {found.logprob_kind}), which training at "
-            f"temperature {temperature:g} computes; start it with processed log-probabilities, or set temperature to 1"
+            f"its log-probabilities are not shown to be those after temperature (kind: {found.logprob_kind}), which "
+            f"training at temperature {temperature:g} computes; start it with those, or set temperature to 1"
         )
     if found.max_tokens == "ignored":
         why.append("it samples more tokens than max_tokens")
@@ -145,7 +145,8 @@ async def _stop_token(client: EngineClient, prompt: list[int], greedy: Completio
     if not greedy.token_ids:
         return "unknown"
     stop = greedy.token_ids[-1]
-    got = await _ask(client, prompt, Sampling(_TOKENS, temperature=0.0, stop_token_ids=(stop,)))
+    # Twice the room, so that the stop token and not the limit ends it.
+    got = await _ask(client, prompt, Sampling(2 * _TOKENS, temperature=0.0, stop_token_ids=(stop,)))
     if stop not in got.token_ids:
         return "left_out" if got.finish == "stop" else "unknown"
     return "included" if got.token_ids.index(stop) == len(got.token_ids) - 1 and got.finish == "stop" else "ignored"

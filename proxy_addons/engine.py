@@ -20,6 +20,9 @@ from numpy.typing import NDArray
 from proxy_addons.conversation import Problem
 from proxy_addons.errors import InfrastructureError
 
+CONNECT_S = 10.0
+"""A server that takes longer to accept a connection is away."""
+
 # The engines refuse other mistakes with 400 too, and those are ours, not the prompt's.
 _TOO_LONG = re.compile(r"maximum (context|model) length")
 
@@ -83,7 +86,7 @@ class EngineClient:
         self.url = url.rstrip("/")
         self.logprob_kind = "processed"
         self._session = session
-        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_S)
 
     async def generate(self, prompt_ids: TokenIds, sampling: Sampling, pictures: Pictures | None = None) -> Completion:
         """Sample once from `prompt_ids`. Raises EngineAway if the engine is away or broken, InfrastructureError with
@@ -166,7 +169,9 @@ def read_completion(body: dict[str, Any], logprob_kind: str = "processed") -> Co
         values = [v if v is not None and math.isfinite(v) else None for v in (e.get("logprob") for e in entries)]
         if any(v is None for v in values):
             findings.append("logprob_not_finite")
-    spans = {int(v) for span in choice.get("weight_versions") or () if (v := span.get("version")) is not None}
+    # A server that nobody has told its version says null, or a word.
+    told = [str(span.get("version")) for span in choice.get("weight_versions") or ()]
+    spans = {int(version) for version in told if version.isdecimal()}
     if len(spans) > 1:
         findings.append("weight_version_changed")
     return Completion(

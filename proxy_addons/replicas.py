@@ -29,6 +29,9 @@ TRIES = 3
 CALL_S = 1800.0
 """How long a call may take, all tries together."""
 
+PROBE_S = 60.0
+"""How long a replica may take over one token before it counts as not well."""
+
 FIRST_PROBE_S, LAST_PROBE_S = 1.0, 30.0
 """Time until a replica that was left out is tried again; it doubles from the first to the last."""
 
@@ -129,7 +132,10 @@ class Replicas:
     async def _probed(self, client: EngineClient) -> str | None:
         """Why the replica is not well; None if it is."""
         try:
-            await self._ask(client, self._probe, Sampling(max_tokens=1))
+            async with asyncio.timeout(PROBE_S):
+                await self._ask(client, self._probe, Sampling(max_tokens=1))
+        except TimeoutError:
+            return f"policy server at {client.url} did not sample one token within {PROBE_S:g} s"
         except (InfrastructureError, Problem) as error:
             return str(error)
         return None

@@ -23,6 +23,7 @@ from proxy_addons.live import Limits
 from training.child import Child
 from training.child import free_port
 from training.child import start_child
+from training.policy_server import DRAIN_S
 
 START_S = 180.0
 _CAPABILITIES = TypeAdapter(list[Capability])
@@ -97,7 +98,7 @@ class Proxy:
 
     async def pause(self) -> None:
         """Hold new calls; returns when none is inside the engine."""
-        await self._ask("POST", "/pause", timeout=600)
+        await self._ask("POST", "/pause", timeout=DRAIN_S)
 
     async def resume(self, weight_version: int | None = None) -> dict[str, str]:
         """Let held calls go on. With `weight_version`, only at the engines that show that they serve it: returns the

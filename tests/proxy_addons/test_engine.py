@@ -57,8 +57,11 @@ def test_o58_the_oldest_weight_version_counts_and_a_change_is_found() -> None:
     assert "weight_version_changed" in read.findings
 
 
-def test_an_engine_that_does_not_say_which_weights_it_has_is_not_taken_to_have_the_first() -> None:
-    read = read_completion(body([1], [(1, -0.5)]))
+@pytest.mark.parametrize(
+    "told", [{}, {"weight_versions": [{"version": None}]}, {"weight_versions": [{"version": "x"}]}]
+)
+def test_an_engine_that_does_not_say_which_weights_it_has_is_not_taken_to_have_the_first(told: dict[str, Any]) -> None:
+    read = read_completion(body([1], [(1, -0.5)], **told))
     assert (read.weight_version, read.weight_version_last) == (None, None)
 
 

@@ -91,6 +91,27 @@ async def test_a_call_that_comes_while_paused_is_held_by_keepalives_and_then_ans
     assert [(row["status"], row["findings"]) for row in rows] == [("ok", [])]
 
 
+@pytest.mark.parametrize("dialect", STREAMED)
+async def test_a_call_that_waits_for_its_turn_is_held_by_keepalives_too(
+    toy_model: Path, ok: list[int], tmp_path: Path, dialect: str
+) -> None:
+    path, body = STREAMED[dialect]
+    engine = ScriptedEngine(lambda prompt, n: ok, delay_s=0.6)
+    async with behind(toy_model, tmp_path, engine) as proxy:
+        rollout = await proxy.register(max_concurrent=1)
+        async with proxy.client(rollout) as client:
+            first = asyncio.create_task(client.post("/v1/chat/completions", json=CHAT))
+            while not engine.asked:
+                await asyncio.sleep(0.01)
+            waited = await client.post(path, json={"model": "policy-v1", "stream": True, **body})
+            assert (await first).status_code == 200
+        _, rows = await proxy.end(rollout)
+    events = decode([waited.content])
+    assert sum(is_alive(dialect, event) for event in events) >= 3
+    assert "ok" in waited.text
+    assert [row["status"] for row in rows][1:] == ["ok"]
+
+
 async def test_pause_returns_when_the_calls_under_way_have_ended(
     toy_model: Path, ok: list[int], tmp_path: Path
 ) -> None:

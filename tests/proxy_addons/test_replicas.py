@@ -148,6 +148,28 @@ async def test_an_answer_without_a_completion_is_tried_elsewhere() -> None:
     assert calls(engines[1]) == 8
 
 
+async def test_a_connection_that_breaks_in_mid_call_is_tried_elsewhere() -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        broken.append(1)
+        writer.close()
+
+    broken: list[int] = []
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    engine = ScriptedEngine(well)
+    async with server, serving(engine), aiohttp.ClientSession() as session:
+        alone = Replicas([EngineClient(url, session)], PROBE)
+        with pytest.raises(InfrastructureError, match=f"{url}: ServerDisconnectedError"):
+            await alone.generate("r", [1], SAMPLING)
+        both = Replicas([EngineClient(url, session), EngineClient(engine.url, session)], PROBE)
+        for rollout in range(8):
+            assert (await both.generate(f"r-{rollout}", [1], SAMPLING)).token_ids == (7,)
+        await both.close()
+    assert len(broken) == 2
+    assert len(engine.asked) == 8
+
+
 async def test_a_replica_with_other_weights_gives_no_answer() -> None:
     """One that was restarted serves what it started with."""
     engines = [ScriptedEngine(well, version=3), ScriptedEngine(well, version=0)]
@@ -161,6 +183,15 @@ async def test_a_replica_with_other_weights_gives_no_answer() -> None:
         assert calls(engines[1]) == 0
         engines[1].version = 3
         await until(lambda: not replicas._out)
+
+
+async def test_a_replica_that_hangs_holds_up_no_resume(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy_addons.replicas.PROBE_S", 0.5)
+    engines = [ScriptedEngine(well, version=3), ScriptedEngine(well, version=3, delay_s=15)]
+    async with replicas_of(*engines) as replicas:
+        left_out = await replicas.expect(3)
+    assert list(left_out) == [engines[1].url]
+    assert "did not sample one token within 0.5 s" in left_out[engines[1].url]
 
 
 async def test_weights_that_nobody_serves_are_refused() -> None:

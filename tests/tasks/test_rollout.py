@@ -85,6 +85,15 @@ async def test_a_policy_server_killed_in_mid_call_is_a_new_try_and_never_a_rewar
     assert first["calls"] == 1
 
 
+async def test_a_rollout_that_is_out_of_tokens_is_scored_as_it_stands(tmp_path: Path, task: taskset.Task) -> None:
+    async with arena(tmp_path, Teacher()) as place:
+        row = await fill(slot(task), replace(place, limits=replace(place.limits, max_total_tokens=10)))
+    assert (row["exit"], row["error_class"]) == ("out_of_tokens", "PolicyFailure")
+    assert row["reason"] == "out of generated tokens (10)"
+    assert row["reward"] == 0.0
+    assert "out_of_tokens" in row["findings"]
+
+
 class Silent:
     """A harness that ends well and never asks a model."""
 
