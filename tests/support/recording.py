@@ -1,12 +1,15 @@
 """A whole proxy in this process, over real sockets, with one call to register a rollout and one to end it."""
 
 import asyncio
+import atexit
 import socket
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from dataclasses import dataclass
 from dataclasses import field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +63,14 @@ class Recording:
         )
 
 
+@cache
+def _confdir() -> str:
+    """mitmproxy's own files, its CA among them: to make its key takes longer than most tests."""
+    folder = tempfile.TemporaryDirectory(prefix="openforge-test-proxy-")
+    atexit.register(folder.cleanup)
+    return folder.name
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -73,7 +84,7 @@ async def recording(
     port, control_port, egress = free_port(), free_port(), free_port()
     engines = [engine_url, *replicas]
     server = asyncio.ensure_future(
-        serve(port, control_port, engines, model, TOKEN, str(folder / "conf"), egress, trust)
+        serve(port, control_port, engines, model, TOKEN, _confdir(), egress, trust)
     )
     headers = {"authorization": f"Bearer {TOKEN}"}
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{control_port}", headers=headers, timeout=20) as control:
