@@ -2,8 +2,8 @@
 
 A request continues the call whose messages, reply included, equal the request's leading messages by value
 (`conversation.canonical`), under the same tools. It then keeps that call's tokens, sampled ones included, and only
-what is new is encoded. Otherwise it starts anew with a full render. The harness's ids tell nothing apart but two
-sub-agents that were asked the same and said the same: each goes on from its own call.
+what is new is encoded. Otherwise it starts anew with a full render. The harness's own ids are asked for one thing only:
+of two sub-agents that were asked the same and said the same, each goes on from its own call.
 """
 
 from collections.abc import Iterator

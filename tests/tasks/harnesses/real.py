@@ -44,8 +44,8 @@ async def drive(
         log_dir=folder / "log",
         proxy=("127.0.0.1", stub.port),
         binds_ro=harness.binds(ROOT),
-        wall_s=60,
-        first_call_s=30,
+        wall_s=80,
+        first_call_s=75,
     )
     outcome = await sandbox.run(spec)
     return outcome, harnesses.end(harness, outcome, len(stub.requests) - before, URL)

@@ -3,6 +3,7 @@
 `make test-harnesses` installs them and runs this; where they are not installed it is skipped.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ def test_none_is_forgotten() -> None:
 async def test_solves_a_task_and_is_recorded_as_one_chain_of_sampled_tokens(name: str, tmp_path: Path) -> None:
     harness = installed(name)
     builtin.generate(tmp_path / "tasks", 3, 6, 0)
-    task = next(t for t in taskset.load(tmp_path / "tasks") if t.kind == "read")
+    task = replace(next(t for t in taskset.load(tmp_path / "tasks") if t.kind == "read"), agent_timeout_s=200.0)
     async with arena(tmp_path, Teacher(), max_model_len=200_000, timeout_s=200.0) as place:
         row = await fill(slot(task, harness), place)
     calls = records.read(row["calls_path"], records.CALLS)

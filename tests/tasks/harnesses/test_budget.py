@@ -45,7 +45,7 @@ class Endless(Teacher):
 async def test_a_harness_out_of_calls_ends_by_itself(name: str, tmp_path: Path) -> None:
     harness = installed(name)
     builtin.generate(tmp_path / "tasks", 1, 1, 0)
-    task = taskset.load(tmp_path / "tasks")[0]
+    task = replace(taskset.load(tmp_path / "tasks")[0], agent_timeout_s=200.0)
     policy = Endless()
     async with arena(tmp_path, policy, max_model_len=200_000, timeout_s=200.0) as place:
         place = replace(place, limits=replace(place.limits, max_calls=MAX_CALLS))

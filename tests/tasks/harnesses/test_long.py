@@ -5,6 +5,7 @@ Chains are agents, every sampled token is trained once, and none that we encoded
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -113,7 +114,7 @@ async def test_a_long_rollout_is_one_chain_of_sampled_tokens(
     name: str, turns: Callable[[], list[Message]], tmp_path: Path
 ) -> None:
     builtin.generate(tmp_path / "tasks", 1, 1, 0)
-    task = taskset.load(tmp_path / "tasks")[0]
+    task = replace(taskset.load(tmp_path / "tasks")[0], agent_timeout_s=200.0)
     policy = Scripted(main=turns())
     async with arena(tmp_path, policy, max_model_len=400_000, timeout_s=200.0) as place:
         row = await fill(slot(task, changed(name)), place)
