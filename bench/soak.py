@@ -69,6 +69,7 @@ async def memory(engine: str, calls: int, stop_at: float, folder: Path) -> dict[
     tenths = [statistics.median(warm[start : start + tenth]) for start in range(0, len(warm) - tenth + 1, tenth)]
     usual = statistics.median(warm)
     return {
+        "asked_for": calls,
         "calls": len(seen) * LOAD.turns,
         "seconds": round(time.monotonic() - start, 1),
         "mb_at_start": round(seen[0], 1),
