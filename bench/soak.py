@@ -66,16 +66,17 @@ async def memory(engine: str, calls: int, stop_at: float, folder: Path) -> dict[
         files = process.num_fds()
     warm = seen[int(len(seen) * WARM_UP) :]
     tenth = max(len(warm) // 10, 1)
-    first, last = statistics.median(warm[:tenth]), statistics.median(warm[-tenth:])
+    tenths = [statistics.median(warm[start : start + tenth]) for start in range(0, len(warm) - tenth + 1, tenth)]
+    usual = statistics.median(warm)
     return {
+        "asked_for": calls,
         "calls": len(seen) * LOAD.turns,
         "seconds": round(time.monotonic() - start, 1),
         "mb_at_start": round(seen[0], 1),
-        "mb_after_warm_up": round(first, 1),
-        "mb_at_end": round(last, 1),
+        "mb_by_tenth_after_warm_up": [round(value, 1) for value in tenths],
         "mb_highest": round(max(warm), 1),
-        "growth": round(last / first - 1, 4),
-        "flat": abs(last / first - 1) <= FLAT and max(warm) <= first * (1 + FLAT),
+        "growth": round(tenths[-1] / tenths[0] - 1, 4),
+        "flat": all(abs(value / usual - 1) <= FLAT for value in tenths),
         "open_files_at_end": files,
         "mb_over_time": [round(value, 1) for value in itertools.islice(seen, 0, None, max(len(seen) // 50, 1))],
     }

@@ -83,9 +83,7 @@ async def recording(
 ) -> AsyncIterator[Recording]:
     port, control_port, egress = free_port(), free_port(), free_port()
     engines = [engine_url, *replicas]
-    server = asyncio.ensure_future(
-        serve(port, control_port, engines, model, TOKEN, _confdir(), egress, trust)
-    )
+    server = asyncio.ensure_future(serve(port, control_port, engines, model, TOKEN, _confdir(), egress, trust))
     headers = {"authorization": f"Bearer {TOKEN}"}
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{control_port}", headers=headers, timeout=20) as control:
         while True:
