@@ -132,7 +132,7 @@ test: setup harnesses lint  ## lint, types and all tests, the proxy's on both Py
 	.venv/bin/python -m pytest -q
 
 test-harnesses: setup harnesses-all  ## the tests with all real harnesses
-	@.venv/bin/python -m pytest -q tests/tasks/harnesses
+	@.venv/bin/python -m pytest -q tests/tasks/harnesses tests/cases/test_o78_*.py tests/cases/test_o80_*.py
 
 lint: .venv/.ready  ## ruff and mypy
 	@.venv/bin/ruff check .

@@ -22,7 +22,7 @@ _PACKAGE = "mini-swe-agent"
 _INSIDE = "/opt/mini-swe-agent"
 _LIMITS = ("LimitsExceeded", "TimeExceeded")
 # How it words that the policy's context or the rollout's calls (the proxy's 429) are used up.
-_SPENT = ("ContextWindowExceeded", "prompt is too long", "RateLimitError")
+_SPENT = ("ContextWindowExceeded", "RateLimitError")
 
 
 def binary(root: Path) -> Path:

@@ -20,8 +20,9 @@ PROVENANCE = ()
 _PACKAGE = "openhands-tools"
 _INSIDE = "/opt/openhands"
 _SCRIPT = "/opt/openhands_run.py"
-# How it words that the policy's context or the rollout's calls (the proxy's 429) are used up.
-_SPENT = ("LLMContextWindowExceed", "prompt is too long", "LLMRateLimit")
+# How it words that the policy's context (for which it would condense its history, if there were any) or the rollout's
+# calls (the proxy's 429) are used up.
+_SPENT = ("ContextWindowExceed", "NoCondensationAvailable", "RateLimitError")
 
 
 def binary(root: Path) -> Path:
@@ -65,10 +66,10 @@ def judge(outcome: Outcome) -> tuple[Exit, str]:
     last = last_event(outcome, "result")
     if last is None:
         return no_end_signal(outcome)
-    said = f"{last['status']}: {last['error']}"[:500] if last["error"] else str(last["status"])
-    if last["status"] == "finished" and outcome.exit_code == 0:
-        return "completed", said
-    return ("budget" if any(mark in said for mark in _SPENT) else "failed"), said
+    status, error = str(last["status"]), str(last["error"])
+    if status == "finished" and outcome.exit_code == 0:
+        return "completed", status
+    return ("budget" if any(mark in error for mark in _SPENT) else "failed"), f"{status}: {error}"[:500]
 
 
 def _environment(root: Path) -> Path:

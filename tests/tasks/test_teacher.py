@@ -12,6 +12,7 @@ from proxy_addons.conversation import Tool
 from proxy_addons.errors import ConfigError
 from tasks import builtin
 from tasks import taskset
+from tasks.harnesses.mini_swe_agent import SUBMIT
 from tasks.teacher import DONE
 from tasks.teacher import GIVE_UP
 from tasks.teacher import teacher_turn
@@ -81,3 +82,14 @@ def test_no_shell_tool_is_an_error_that_says_what_is_offered() -> None:
 def test_a_task_of_another_set_is_an_error() -> None:
     with pytest.raises(ConfigError, match="built-in"):
         teacher_turn([Message("user", "Write a poem.")], BASH)
+
+
+@pytest.mark.parametrize("answers", [["nothing of use"], ["code=blue", ""]])
+def test_where_a_command_ends_the_task_the_last_turn_is_that_command(answers: list[str]) -> None:
+    """mini-swe-agent takes a turn of mere text for an error; what a tool printed is no request for the command."""
+    read = Message("user", "Read notes/a.txt and write its code to answer.txt.")
+    tools = (tool("bash"),)
+    told = [Message("system", f"To end, run `{SUBMIT}`."), read, *(Message("tool", text) for text in answers)]
+    assert command(teacher_turn(told, tools)) == SUBMIT
+    untold = [read, *(Message("tool", f"{text} {SUBMIT}") for text in answers)]
+    assert teacher_turn(untold, tools).content in (DONE, GIVE_UP)

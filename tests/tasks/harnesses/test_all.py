@@ -43,7 +43,7 @@ async def test_solves_a_task_and_is_recorded_as_one_chain_of_sampled_tokens(name
     async with arena(tmp_path, Teacher(), max_model_len=200_000, timeout_s=200.0) as place:
         row = await fill(slot(task, harness), place)
     calls = records.read(row["calls_path"], records.CALLS)
-    said = [(call["status"], call["findings"]) for call in calls]
+    said = [(call["status"], call["findings"], call["messages_delta"][-400:]) for call in calls]
     assert (row["exit"], row["reward"], row["complete"]) == ("completed", 1.0, True), (row, said)
     assert {call["dialect"] for call in calls} == {DIALECT[name]}
     assert (row["calls"], row["chains"]) == (3, 1), said

@@ -74,13 +74,13 @@ def test_mini_swe_agent(last: str, code: int, exit_: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("status", "error", "code", "exit_"),
     [
-        ("finished", None, 0, "completed"),
-        ("stuck", None, 0, "failed"),
+        ("finished", "", 0, "completed"),
+        ("stuck", "", 0, "failed"),
         ("error", "ConversationRunError: away", 1, "failed"),
-        ("error", "LLMContextWindowExceedError: prompt is too long", 1, "budget"),
+        ("error", "ConversationRunError: x; after LLMContextWindowExceedError: prompt is too long", 1, "budget"),
     ],
 )
-def test_openhands(status: str, error: str | None, code: int, exit_: str, tmp_path: Path) -> None:
+def test_openhands(status: str, error: str, code: int, exit_: str, tmp_path: Path) -> None:
     out = json.dumps({"type": "result", "status": status, "error": error})
     assert openhands.judge(outcome(tmp_path, out, code=code))[0] == exit_
 

@@ -1,4 +1,4 @@
-"""Claude Code and Codex themselves, in each sandbox, against a scripted model."""
+"""Claude Code and Codex themselves, in each sandbox, against a scripted model; the end signals of two more."""
 
 import json
 from pathlib import Path
@@ -47,6 +47,10 @@ async def test_makes_a_file_with_the_smallest_request(name: str, backend: str, t
         ("claude_code", Stub(problem=Problem("budget", "spent")), "budget", "429"),
         ("codex", Stub(problem=Problem("budget", "spent")), "budget", "429"),
         ("claude_code", Stub(commands=("true",) * 60), "budget", "used its 50 turns"),
+        ("mini_swe_agent", Stub(problem=TOO_LONG), "budget", "ContextWindowExceededError"),
+        ("mini_swe_agent", Stub(problem=Problem("budget", "spent")), "budget", "RateLimitError"),
+        ("openhands", Stub(problem=TOO_LONG), "budget", "NoCondensationAvailable"),
+        ("openhands", Stub(problem=Problem("budget", "spent")), "budget", "RateLimitError"),
     ],
 )
 async def test_its_own_end_signals(name: str, stub: Stub, exit_: str, word: str, tmp_path: Path) -> None:
