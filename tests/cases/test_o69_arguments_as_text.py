@@ -29,7 +29,7 @@ def test_o69_read_back_equal_and_rendered_to_the_same_ids(tmp_path: Path, render
     calls = tuple(ToolCall(f"call_{n}", "sh", text) for n, text in enumerate(ARGUMENTS))
     messages = [Message("user", "go"), Message("assistant", "", "", calls)]
     messages += [Message("tool", "done", tool_call_id=call.id) for call in calls]
-    ids, _ = rendering.render(messages, [TOOL])
+    ids = rendering.render(messages, [TOOL])[0].tolist()
     intent = {"kind": "intent", "call": 0, "parent_call": None, "whole_prefix": False, "request_key": "k"}
     intent |= {"messages_delta": [message_json(message) for message in messages], "prompt_delta_ids": ids}
     lines = [intent, {"kind": "terminal", "call": 0, "status": "ok"}, {"kind": "end", "calls": 1}]
@@ -41,7 +41,7 @@ def test_o69_read_back_equal_and_rendered_to_the_same_ids(tmp_path: Path, render
     read = [_message(each) for each in json.loads(row["messages_delta"])]
     assert read == messages
     assert [call.arguments for call in read[1].tool_calls] == ARGUMENTS
-    again, _ = rendering.render(read, [TOOL])
+    again = rendering.render(read, [TOOL])[0].tolist()
     assert again == row["prompt_delta_ids"] == ids
 
 
