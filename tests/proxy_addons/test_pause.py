@@ -12,7 +12,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from proxy_addons import __main__ as process
-from proxy_addons.gateway import Gate
+from proxy_addons.gate import Gate
 from proxy_addons.gateway import Gateway
 from tests.proxy_addons.dialects.wire import Event
 from tests.proxy_addons.dialects.wire import assemble
