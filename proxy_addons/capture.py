@@ -99,7 +99,7 @@ class Capture:
         if call is None or rollout is None:
             return
         findings = [] if whole and flow.client_conn.connected else ["not_delivered"]
-        self._ledger.note(rollout.ledger, {"kind": "delivered", "call": call, "findings": findings})
+        self._ledger.note_later(rollout.ledger, {"kind": "delivered", "call": call, "findings": findings})
 
     def _error(self, path: str, problem: Problem) -> http.Response:
         route = find_route(path)

@@ -57,6 +57,7 @@ class Ledger:
 
     def __init__(self, on_failure: Callable[[Exception], None] = die) -> None:
         self._queue: queue.SimpleQueue[_Line | None] = queue.SimpleQueue()
+        self._late: dict[Path, bytes] = {}
         self._on_failure = on_failure
         self._syncing = ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="ledger-sync")
         self._thread = threading.Thread(target=self._work, name="ledger", daemon=True)
@@ -65,13 +66,17 @@ class Ledger:
     async def append(self, path: Path, row: dict[str, Any]) -> None:
         """Add one line to `path`; returns when it is on disk, and with it all lines before it."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.put(_Line(path, _encoded(row), done))
+        self._queue.put(_Line(path, self._late.pop(path, b"") + _encoded(row), done))
         await asyncio.shield(done)
 
     def note(self, path: Path, row: dict[str, Any]) -> None:
         """Add one line that no reply depends on, without waiting. A power cut may take it, and with it the rollout's
         end."""
-        self._queue.put(_Line(path, _encoded(row), None))
+        self._queue.put(_Line(path, self._late.pop(path, b"") + _encoded(row), None))
+
+    def note_later(self, path: Path, row: dict[str, Any]) -> None:
+        """Add one line together with the next one of that file: not worth waking the writer for."""
+        self._late[path] = self._late.get(path, b"") + _encoded(row)
 
     def stop(self) -> None:
         """Write what is queued and end the threads."""
