@@ -83,7 +83,9 @@ async def recording(
 ) -> AsyncIterator[Recording]:
     port, control_port, egress = free_port(), free_port(), free_port()
     engines = [engine_url, *replicas]
-    server = asyncio.ensure_future(serve(port, control_port, engines, model, TOKEN, _confdir(), egress, trust))
+    # mitmproxy remembers what a file of authorities holds by the file's name, so another set has a folder of its own.
+    confdir = _confdir() if trust is None else str(folder / "conf")
+    server = asyncio.ensure_future(serve(port, control_port, engines, model, TOKEN, confdir, egress, trust))
     headers = {"authorization": f"Bearer {TOKEN}"}
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{control_port}", headers=headers, timeout=20) as control:
         while True:
