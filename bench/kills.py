@@ -30,7 +30,7 @@ from proxy_addons import records
 from proxy_addons.__main__ import serve
 from proxy_addons.identity import Rollout
 from proxy_addons.ledger import compile_calls
-from training.child import free_port
+from training.child import free_ports
 
 _TOKEN = "token of the control port"
 _PR_SET_PDEATHSIG = 1
@@ -69,7 +69,7 @@ async def forked(engine: str, model: Path, folder: Path, session: aiohttp.Client
     """A proxy that listens. Raises RuntimeError if none comes up; a port that was just taken is tried again."""
     folder.mkdir(parents=True, exist_ok=True)
     for _ in range(_TRIES):
-        port, control_port = free_port(), free_port()
+        port, control_port = free_ports(2)
         arguments = (port, control_port, engine, model, folder)
         process = _forks.Process(target=_serve, args=arguments, daemon=True)
         await asyncio.to_thread(process.start)

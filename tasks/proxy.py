@@ -21,7 +21,7 @@ from proxy_addons.errors import InfrastructureError
 from proxy_addons.identity import Rollout
 from proxy_addons.live import Limits
 from training.child import Child
-from training.child import free_port
+from training.child import free_ports
 from training.child import start_child
 from training.policy_server import DRAIN_S
 
@@ -129,7 +129,7 @@ async def running_proxy(python: Path, engines: list[str], model: Path, log: Path
 
     Raises InfrastructureError if it does not come up.
     """
-    port, control, egress = free_port(), free_port(), free_port()
+    port, control, egress = free_ports(3)
     token = secrets.token_urlsafe(32)
     argv = [str(python), "-m", "proxy_addons", "--port", str(port), "--control-port", str(control)]
     argv += ["--egress-port", str(egress)]

@@ -1,5 +1,6 @@
 """A child process that cannot outlive us: its own group, a log file, and the kernel's parent-death signal."""
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -73,6 +74,13 @@ def start_child(argv: Sequence[str], log: Path, env: Mapping[str, str], cwd: Pat
 
 def free_port() -> int:
     """A TCP port on loopback that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> list[int]:
+    """That many different TCP ports on loopback that are free now."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]

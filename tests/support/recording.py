@@ -2,7 +2,6 @@
 
 import asyncio
 import atexit
-import socket
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,6 +18,7 @@ from proxy_addons import records
 from proxy_addons.__main__ import serve
 from proxy_addons.findings import FINDINGS
 from proxy_addons.live import Limits
+from training.child import free_ports
 
 TOKEN = "control-token"
 
@@ -71,17 +71,11 @@ def _confdir() -> str:
     return folder.name
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @asynccontextmanager
 async def recording(
     model: Path, engine_url: str, folder: Path, *replicas: str, trust: Path | None = None
 ) -> AsyncIterator[Recording]:
-    port, control_port, egress = free_port(), free_port(), free_port()
+    port, control_port, egress = free_ports(3)
     engines = [engine_url, *replicas]
     # mitmproxy remembers what a file of authorities holds by the file's name, so another set has a folder of its own.
     confdir = _confdir() if trust is None else str(folder / "conf")
