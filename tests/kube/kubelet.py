@@ -24,6 +24,7 @@ class Kubelet:
         self.errors: list[BaseException] = []
         """What scripts raised that no script should."""
         self.nodes = [f"node-{number}" for number in range(1, nodes + 1)]
+        self.closing = False
         self._room = asyncio.Semaphore(capacity)
         self._placed: dict[str, str] = {}
         self._lives: dict[str, asyncio.Task[None]] = {}
@@ -44,6 +45,7 @@ class Kubelet:
                     else:
                         self._see(change.after)
             finally:
+                self.closing = True
                 tasks = [*self._lives.values(), *self._ends.values()]
                 for task in tasks:
                     task.cancel()

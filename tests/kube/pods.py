@@ -37,8 +37,17 @@ class Pod:
         return self.objects.get("pods", self.namespace, self.name)
 
     @property
+    def deleting(self) -> bool:
+        now_there = self.objects.find("pods", self.namespace, self.name)
+        return now_there is not None and "deletionTimestamp" in now_there["metadata"]
+
+    @property
     def grace_s(self) -> float:
-        asked = self.item["metadata"].get("deletionGracePeriodSeconds")
+        """How long its processes may take to end: nothing once the pod, or the cluster, is gone."""
+        now_there = self.objects.find("pods", self.namespace, self.name)
+        if now_there is None or self._kubelet.closing:
+            return 0
+        asked = now_there["metadata"].get("deletionGracePeriodSeconds")
         return float(self.spec["terminationGracePeriodSeconds"] if asked is None else asked)
 
     def log(self, text: str | bytes, container: str | None = None) -> None:
@@ -148,7 +157,8 @@ class Pod:
         status = pod["status"]
         for rows in ("containerStatuses", "initContainerStatuses"):
             for entry in status.get(rows, ()):
-                if entry["name"] == container or (container is None and rows == "containerStatuses"):
+                every = container is None and rows == "containerStatuses" and "terminated" not in entry["state"]
+                if entry["name"] == container or every:
                     began = entry["state"].get("running", {}).get("startedAt")
                     new = dict(state)
                     if began and "terminated" in new:

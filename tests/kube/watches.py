@@ -19,6 +19,10 @@ from tests.kube.selectors import Matches
 End = Literal["silent", "cut", "closed", "expired"]
 
 
+class Ended(Exception):
+    """This watch is over."""
+
+
 class Watches:
     def __init__(self, objects: Objects, faults: Faults, bookmark_s: float = 10) -> None:
         self.bookmark_s = bookmark_s
@@ -45,7 +49,7 @@ class Watches:
                 await _Watch(self, request, response, resource, namespace, chosen).run(queue)
             except ApiError as error:
                 await response.write(_line("ERROR", error.body))
-            except ConnectionError:
+            except (ConnectionError, Ended):
                 return response
             finally:
                 self._open.discard(queue)
@@ -72,6 +76,7 @@ class _Watch:
         query, clock = self._request.query, asyncio.get_running_loop().time
         closes_at = clock() + float(query.get("timeoutSeconds") or 1800)
         bookmarks = query.get("allowWatchBookmarks") in ("1", "true")
+        await self._planned_end()
         await self._first(query.get("resourceVersion", ""), query.get("sendInitialEvents") in ("1", "true"))
         while True:
             left = closes_at - clock()
@@ -84,9 +89,9 @@ class _Watch:
                     return
                 continue
             if isinstance(item, str):
-                return await self._end(item)
-            if (line := self._event(item)) is not None and await self._send(line):
-                return None
+                await self._end(item)
+            elif (line := self._event(item)) is not None:
+                await self._send(line)
 
     async def _first(self, version: str, initial: bool) -> None:
         """What is there already, or what has changed since `version`."""
@@ -116,14 +121,14 @@ class _Watch:
             return None
         return item if self._chosen(item) else None
 
-    async def _send(self, line: bytes) -> bool:
-        """Send one event; True if the planned end has come."""
+    async def _send(self, line: bytes) -> None:
         await self._response.write(line)
         self._sent += 1
-        if self._plan is None or self._sent < self._plan.after:
-            return False
-        await self._end(self._plan.how)
-        return True
+        await self._planned_end()
+
+    async def _planned_end(self) -> None:
+        if self._plan is not None and self._sent >= self._plan.after:
+            await self._end(self._plan.how)
 
     async def _bookmark(self, annotations: dict[str, str] | None = None) -> None:
         meta: dict[str, Any] = {"resourceVersion": str(self._objects.version), "creationTimestamp": None}
@@ -142,6 +147,7 @@ class _Watch:
             await asyncio.Event().wait()
         if how == "cut" and self._request.transport is not None:
             self._request.transport.abort()
+        raise Ended
 
 
 def _line(kind: str, item: Object) -> bytes:

@@ -1,0 +1,227 @@
+"""The process kubelet: a pod's containers as processes of this machine, so that a real harness runs where no container
+can.
+
+    async with cluster(Processes(tmp_path)) as c: ...
+
+It is a script like any other. What a container would give and this does not: a file system of its own, limits, users,
+a network of its own. Volumes are folders, and the paths where containers mount them are exchanged for those folders in
+command, args, env and workingDir (not inside files). Restart policy, probes and hooks are ignored.
+"""
+
+import asyncio
+import base64
+import contextlib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+from tests.kube.objects import Object
+from tests.kube.pods import Pod
+
+MARK = "OPENFORGE_TEST_CONTAINER"
+"""Set in every process of a container: how what it left behind is found, in whatever session it hides."""
+RETRY_S = 0.1
+
+
+class Missing(Exception):
+    """A Secret or ConfigMap, or a key of one, is not there (yet)."""
+
+
+class Processes:
+    """`images` gives paths inside an image that stand for folders here: {"harness:1": {"/opt/harness": folder}}."""
+
+    def __init__(self, folder: Path, images: Mapping[str, Mapping[str, Path]] | None = None) -> None:
+        self._folder, self._images = folder, images or {}
+
+    async def __call__(self, pod: Pod) -> None:
+        await pod.schedule()
+        limit = pod.spec.get("activeDeadlineSeconds")
+        try:
+            async with asyncio.timeout(limit):
+                await self._live(pod)
+        except TimeoutError:
+            pod.failed("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
+
+    async def _live(self, pod: Pod) -> None:
+        folder = self._folder / pod.uid
+        volumes = {volume["name"]: folder / "volumes" / volume["name"] for volume in pod.spec.get("volumes", ())}
+        for volume in pod.spec.get("volumes", ()):
+            await self._fill(pod, volume, volumes[volume["name"]])
+        if pod.spec.get("initContainers"):
+            pod.waiting("PodInitializing")
+        for container in pod.spec.get("initContainers", ()):
+            if await self._run(pod, container, folder, volumes):
+                return
+        try:
+            async with asyncio.TaskGroup() as group:
+                for container in pod.spec["containers"]:
+                    group.create_task(self._run(pod, container, folder, volumes))
+        except ExceptionGroup as several:
+            raise several.exceptions[0] from several
+
+    async def _fill(self, pod: Pod, volume: Object, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        for kind, key in (("secret", "secretName"), ("configMap", "name")):
+            if kind not in volume:
+                continue
+            source = volume[kind]
+            told = False
+            while (data := _data(pod, kind, source[key])) is None and not source.get("optional"):
+                if not told:
+                    text = f'MountVolume.SetUp failed for volume "{volume["name"]}" : {kind} "{source[key]}" not found'
+                    pod.event("FailedMount", text)
+                    told = True
+                await asyncio.sleep(RETRY_S)
+            items = source.get("items") or [{"key": name, "path": name} for name in data or ()]
+            for item in items:
+                file = folder / item["path"]
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes((data or {})[item["key"]])
+                file.chmod(item.get("mode", source.get("defaultMode", 0o644)))
+
+    async def _run(self, pod: Pod, container: Object, folder: Path, volumes: Mapping[str, Path]) -> int:
+        """Run one container to its end, report that, and return its exit code."""
+        name = container["name"]
+        paths = dict(self._images.get(container["image"], {}))
+        for mount in container.get("volumeMounts", ()):
+            paths[mount["mountPath"]] = volumes[mount["name"]] / mount.get("subPath", "")
+            paths[mount["mountPath"]].mkdir(parents=True, exist_ok=True)
+        plain = await self._environment(pod, container)
+        argv = [_expand(part, plain) for part in [*container.get("command", ()), *container.get("args", ())]]
+        if not argv:
+            pod.waiting("CreateContainerError", "no command specified", name)
+            await asyncio.Event().wait()
+        home = folder / "home"
+        home.mkdir(exist_ok=True)
+        base = {"PATH": os.environ["PATH"], "HOME": str(home), "HOSTNAME": pod.name, MARK: f"{pod.uid}/{name}"}
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(_mapped(part, paths) for part in argv),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                env=base | {key: _mapped(value, paths) for key, value in plain.items()},
+                cwd=_mapped(container.get("workingDir", str(home)), paths),
+                start_new_session=True,
+            )
+        except OSError as error:
+            text = f"failed to create task for container: exec: {error.filename or argv[0]}: {error.strerror}"
+            pod.exited(128, "StartError", name, text)
+            return 128
+        pod.running(name)
+        assert process.stdout is not None
+        reading = asyncio.create_task(_copy(process.stdout, pod, name))
+        try:
+            await process.wait()
+        except asyncio.CancelledError:
+            await _stop(process, pod.grace_s)
+            if pod.deleting:
+                pod.exited(_code(process), container=name)
+            raise
+        finally:
+            _kill(base[MARK])
+            await process.wait()
+            await reading
+        pod.exited(_code(process), container=name)
+        return _code(process)
+
+    async def _environment(self, pod: Pod, container: Object) -> dict[str, str]:
+        """The container's own variables; waits, as a kubelet does, until what they come from is there."""
+        while True:
+            try:
+                return _variables(pod, container)
+            except Missing as missing:
+                pod.waiting("CreateContainerConfigError", str(missing), container["name"])
+                await asyncio.sleep(RETRY_S)
+
+
+def _variables(pod: Pod, container: Object) -> dict[str, str]:
+    """Raises `Missing`."""
+    found: dict[str, str] = {}
+    for source in container.get("envFrom", ()):
+        for kind in ("secret", "configMap"):
+            if (ref := source.get(f"{kind}Ref")) is not None:
+                for key, value in _present(pod, kind, ref).items():
+                    found[source.get("prefix", "") + key] = value.decode()
+    for entry in container.get("env", ()):
+        source = entry.get("valueFrom") or {}
+        if "fieldRef" in source:
+            found[entry["name"]] = _field(pod, source["fieldRef"]["fieldPath"])
+        elif not source:
+            found[entry["name"]] = _expand(entry.get("value", ""), found)
+        for kind in ("secret", "configMap"):
+            if (ref := source.get(f"{kind}KeyRef")) is not None:
+                data = _present(pod, kind, ref)
+                if ref["key"] in data:
+                    found[entry["name"]] = data[ref["key"]].decode()
+                elif not ref.get("optional"):
+                    raise Missing(f"couldn't find key {ref['key']} in {kind} {pod.namespace}/{ref['name']}")
+    return found
+
+
+def _present(pod: Pod, kind: str, ref: Object) -> dict[str, bytes]:
+    data = _data(pod, kind, ref["name"])
+    if data is None and not ref.get("optional"):
+        raise Missing(f'{kind.lower()} "{ref["name"]}" not found')
+    return data or {}
+
+
+def _data(pod: Pod, kind: str, name: str) -> dict[str, bytes] | None:
+    item = pod.objects.find("secrets" if kind == "secret" else "configmaps", pod.namespace, name)
+    if item is None:
+        return None
+    if kind == "secret":
+        return {key: base64.b64decode(value) for key, value in item["data"].items()}
+    return {key: value.encode() for key, value in item.get("data", {}).items()}
+
+
+def _field(pod: Pod, path: str) -> str:
+    if match := re.fullmatch(r"metadata\.(labels|annotations)\['(.+)'\]", path):
+        return str(pod.item["metadata"].get(match[1], {}).get(match[2], ""))
+    value = pod.item
+    for key in path.split("."):
+        value = value.get(key, {})
+    return value if isinstance(value, str) else ""
+
+
+def _expand(text: str, variables: Mapping[str, str]) -> str:
+    """`$(NAME)` as Kubernetes expands it: an unknown name stays, `$$` is one dollar."""
+    return re.sub(r"\$\$|\$\(([^)]+)\)", lambda m: "$" if m[1] is None else variables.get(m[1], m[0]), text)
+
+
+def _mapped(text: str, paths: Mapping[str, Path]) -> str:
+    if not paths:
+        return text
+    longest_first = "|".join(re.escape(path.rstrip("/")) for path in sorted(paths, key=len, reverse=True))
+    folders = {path.rstrip("/"): str(folder) for path, folder in paths.items()}
+    return re.sub(rf"(?<![\w./-])({longest_first})(?![\w.-])", lambda m: folders[m[1]], text)
+
+
+async def _copy(stream: asyncio.StreamReader, pod: Pod, container: str) -> None:
+    while part := await stream.read(2**16):
+        pod.log(part, container)
+
+
+async def _stop(process: asyncio.subprocess.Process, grace_s: float) -> None:
+    """SIGTERM to the first process, as a runtime does; the rest is killed when the grace is over."""
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(grace_s):
+            await process.wait()
+
+
+def _kill(mark: str) -> None:
+    for process in psutil.process_iter(["environ"]):
+        if (process.info["environ"] or {}).get(MARK) == mark:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+
+def _code(process: asyncio.subprocess.Process) -> int:
+    """As a shell writes it: 128 and the signal's number."""
+    assert process.returncode is not None
+    return process.returncode if process.returncode >= 0 else 128 - process.returncode
