@@ -83,7 +83,7 @@ def job(settings: Settings, spec: Spec, launch: str) -> dict[str, Any]:
             "activeDeadlineSeconds": deadline_s(spec),
             "ttlSecondsAfterFinished": settings.ttl_s,
             "template": {
-                "metadata": {"labels": marks, "annotations": {NAME: spec.name}},
+                "metadata": {"labels": marks, "annotations": {LAUNCH: launch, NAME: spec.name}},
                 "spec": _pod(settings, spec),
             },
         },

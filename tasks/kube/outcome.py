@@ -60,6 +60,8 @@ _WRONG = (
 )
 _PULLING = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "RegistryUnavailable", "ImageInspectError")
 _MISCONFIGURED = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreStartHookError")
+_GENERIC = "BackoffLimitExceeded"
+"""What a Job says whenever its pod failed; the pod knows better."""
 _CANNOT_START = ("StartError", "ContainerCannotRun")
 
 
@@ -70,8 +72,10 @@ def read(job: dict[str, Any] | None, pod: dict[str, Any] | None, job_gone: bool,
         if not isinstance(state, Running | Waiting):
             return state
     failed = _failed(job)
-    if failed:
+    if failed and not (pod is not None and failed.startswith(_GENERIC)):
         return Lost(failed)
+    if failed:
+        return Lost(state.detail if isinstance(state, Waiting) else failed)
     if job_gone:
         return Lost("Deleted: somebody else deleted the Job")
     if pod_gone:

@@ -21,6 +21,7 @@ from tasks.kube.api import Api
 from tasks.kube.api import ApiError
 from tasks.kube.api import batch
 from tasks.kube.api import core
+from tasks.kube.manifest import LAUNCH
 
 SILENCE_S = 90.0
 """Servers send a bookmark about once a minute."""
@@ -34,11 +35,12 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Seen:
-    """The last state of a Job and of its pod. `changed` is set at every news, and cleared by who reads it.
+    """The last state of the launch `mark`'s Job and pod. `changed` is set at every news, and cleared by who reads it.
 
     `job_gone` and `pod_gone`: it was there and is not any more; what was last known of it stays.
     """
 
+    mark: str
     job: dict[str, Any] | None = None
     pod: dict[str, Any] | None = None
     job_gone: bool = False
@@ -68,9 +70,12 @@ class Watch:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     @contextlib.contextmanager
-    def subscribe(self, name: str) -> Iterator[Seen]:
-        """What is seen of the Job `name` from now on; subscribe before it is created."""
-        seen = self._seen[name] = Seen()
+    def subscribe(self, name: str, mark: str) -> Iterator[Seen]:
+        """What is seen of the Job `name` from now on; subscribe before it is created.
+
+        Objects of that name from another launch than `mark` are not looked at.
+        """
+        seen = self._seen[name] = Seen(mark)
         try:
             yield seen
         finally:
@@ -124,7 +129,7 @@ class Watch:
 
     def _note(self, kind: str, item: dict[str, Any]) -> None:
         seen = self._seen.get(_job_name(kind, item))
-        if seen is None:
+        if seen is None or item["metadata"].get("annotations", {}).get(LAUNCH) != seen.mark:
             return
         before = getattr(seen, kind)
         if before and before["metadata"]["resourceVersion"] == item["metadata"]["resourceVersion"]:

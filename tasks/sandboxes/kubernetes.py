@@ -154,8 +154,8 @@ class Kubernetes:
             raise ConfigError(self._hopeless[kind])
         gate, first = self._opened.gate, spec.payload is None or bool(spec.rollout and spec.rollout.try_)
         async with gate.slot(manifest.group(spec), first):
-            name = manifest.object_name(spec.name)
-            with self._opened.watch.subscribe(name) as seen:
+            name, mark = manifest.object_name(spec.name), uuid.uuid4().hex
+            with self._opened.watch.subscribe(name, mark) as seen:
                 files = _inputs(spec)
                 expected = self._opened.collector.expect(name, files, manifest.RESULT_BYTES, seen.changed)
                 try:
@@ -200,8 +200,8 @@ class _Try:
 
     async def to_its_end(self) -> State:
         """Launch, and follow Job and pod until all that will be known is known."""
-        mark = uuid.uuid4().hex
-        await launch(self.parts.api, self.settings, self.spec, mark, self.expected.key, self.parts.gate)
+        parts, expected = self.parts, self.expected
+        await launch(parts.api, self.settings, self.spec, self.seen.mark, expected.key, parts.gate)
         self.started_at = time.monotonic()
         over = self.started_at + manifest.deadline_s(self.spec) + self.settings.bounds.api_s
         bound, since = "", self.started_at

@@ -118,9 +118,9 @@ class Sidecar:
 
     async def send(self, body: bytes) -> int:
         headers = {"Authorization": f"Bearer {await self.key()}"}
-        async with aiohttp.ClientSession() as session:
-            async with session.put(f"{self.url}/result", headers=headers, data=body) as answer:
-                return answer.status
+        url = f"{self.url}/result"
+        async with aiohttp.ClientSession() as session, session.put(url, headers=headers, data=body) as answer:
+            return answer.status
 
 
 def content(data: bytes) -> dict[str, bytes]:

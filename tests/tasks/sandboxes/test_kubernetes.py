@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from proxy_addons.errors import ConfigError
-from proxy_addons.errors import InfrastructureError
 from proxy_addons.errors import VerifierError
 from tasks.kube import manifest
 from tasks.sandboxes import Spec
@@ -101,7 +100,7 @@ async def test_cancelling_leaves_nothing(tmp_path: Path) -> None:
 async def test_a_cluster_that_refuses_is_told_in_its_own_words(tmp_path: Path) -> None:
     async with backend(delivers()) as (c, sandbox):
         c.faults.answer("POST", "/jobs", 403, message='jobs.batch is forbidden: User "x" cannot create resource "jobs"')
-        with pytest.raises(ConfigError, match="could not be created: 403 .*cannot create resource"):
+        with pytest.raises(ConfigError, match=r"could not be created: 403 .*cannot create resource"):
             await sandbox.run(spec(tmp_path))
 
 
