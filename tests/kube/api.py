@@ -179,6 +179,8 @@ class Api:
             for key in parts & made.keys():
                 item[key] = made[key]
             item["metadata"] |= kept
+            if resource.plural == "secrets":
+                validation.encode(resource, item)
 
         return _json(self.objects.change(resource.plural, namespace, name, edit))
 
@@ -245,8 +247,10 @@ def _json(item: Any, code: int = 200, headers: dict[str, str] | None = None) -> 
 
 
 async def _body(request: web.Request) -> Any:
-    """The request's JSON or YAML; {} where there is none."""
+    """The request's JSON or YAML; {} where there is none. kubectl sends some reviews and evictions as protobuf: 415."""
     text = await request.read()
+    if "protobuf" in request.content_type:
+        raise ApiError(415, "UnsupportedMediaType", "the test cluster reads JSON and YAML, not protobuf")
     if not text:
         return {}
     try:

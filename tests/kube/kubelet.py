@@ -25,6 +25,8 @@ class Kubelet:
         """What scripts raised that no script should."""
         self.nodes = [f"node-{number}" for number in range(1, nodes + 1)]
         self.closing = False
+        self.seen: list[str] = []
+        """The uids of all pods, in the order they came."""
         self._room = asyncio.Semaphore(capacity)
         self._placed: dict[str, str] = {}
         self._lives: dict[str, asyncio.Task[None]] = {}
@@ -59,6 +61,7 @@ class Kubelet:
     def _see(self, item: Object) -> None:
         uid = item["metadata"]["uid"]
         if uid not in self._pods and "deletionTimestamp" not in item["metadata"]:
+            self.seen.append(uid)
             self._pods[uid] = pod = Pod(self, item)
             self._lives[uid] = asyncio.create_task(self._live(pod))
         elif uid in self._pods and "deletionTimestamp" in item["metadata"] and uid not in self._ends:

@@ -88,21 +88,23 @@ class Processes:
         paths = dict(self._images.get(container["image"], {}))
         for mount in container.get("volumeMounts", ()):
             paths[mount["mountPath"]] = volumes[mount["name"]] / mount.get("subPath", "")
-            paths[mount["mountPath"]].mkdir(parents=True, exist_ok=True)
+            if not paths[mount["mountPath"]].exists():
+                paths[mount["mountPath"]].mkdir(parents=True)
         plain = await self._environment(pod, container)
         argv = [_expand(part, plain) for part in [*container.get("command", ()), *container.get("args", ())]]
         if not argv:
             pod.waiting("CreateContainerError", "no command specified", name)
             await asyncio.Event().wait()
         home = folder / "home"
-        home.mkdir(exist_ok=True)
+        home.mkdir(parents=True, exist_ok=True)
         base = {"PATH": os.environ["PATH"], "HOME": str(home), "HOSTNAME": pod.name, MARK: f"{pod.uid}/{name}"}
+        output, writes = await _pipe()
         try:
             process = await asyncio.create_subprocess_exec(
                 *(_mapped(part, paths) for part in argv),
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
+                stdout=writes,
+                stderr=writes,
                 env=base | {key: _mapped(value, paths) for key, value in plain.items()},
                 cwd=_mapped(container.get("workingDir", str(home)), paths),
                 start_new_session=True,
@@ -111,13 +113,14 @@ class Processes:
             text = f"failed to create task for container: exec: {error.filename or argv[0]}: {error.strerror}"
             pod.exited(128, "StartError", name, text)
             return 128
+        finally:
+            os.close(writes)
         pod.running(name)
-        assert process.stdout is not None
-        reading = asyncio.create_task(_copy(process.stdout, pod, name))
+        reading = asyncio.create_task(_copy(output, pod, name))
         try:
             await process.wait()
         except asyncio.CancelledError:
-            await _stop(process, pod.grace_s)
+            await _stop(process, pod.grace_s, base[MARK])
             if pod.deleting:
                 pod.exited(_code(process), container=name)
             raise
@@ -200,18 +203,30 @@ def _mapped(text: str, paths: Mapping[str, Path]) -> str:
     return re.sub(rf"(?<![\w./-])({longest_first})(?![\w.-])", lambda m: folders[m[1]], text)
 
 
+async def _pipe() -> tuple[asyncio.StreamReader, int]:
+    """A pipe of our own: asyncio takes a process whose children hold its pipes for one that runs."""
+    reads, writes = os.pipe()
+    reader = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(reads, "rb"))
+    return reader, writes
+
+
 async def _copy(stream: asyncio.StreamReader, pod: Pod, container: str) -> None:
     while part := await stream.read(2**16):
         pod.log(part, container)
 
 
-async def _stop(process: asyncio.subprocess.Process, grace_s: float) -> None:
-    """SIGTERM to the first process, as a runtime does; the rest is killed when the grace is over."""
+async def _stop(process: asyncio.subprocess.Process, grace_s: float, mark: str) -> None:
+    """SIGTERM to the first process, as a runtime does; all is killed when it has ended, or its grace has."""
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
-    with contextlib.suppress(TimeoutError):
+    try:
         async with asyncio.timeout(grace_s):
             await process.wait()
+    except TimeoutError:
+        _kill(mark)
+        await process.wait()
 
 
 def _kill(mark: str) -> None:

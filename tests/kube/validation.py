@@ -39,7 +39,7 @@ def complete(resource: Resource, body: Object) -> None:
     if resource.plural == "jobs":
         _job(resource, name, body)
     if resource.plural == "secrets":
-        _secret(resource, name, body)
+        encode(resource, body)
 
 
 def _job(resource: Resource, name: str, body: Object) -> None:
@@ -81,8 +81,9 @@ def _pod(resource: Resource, name: str, spec: Object, path: str) -> None:
     spec.setdefault("terminationGracePeriodSeconds", 30)
 
 
-def _secret(resource: Resource, name: str, body: Object) -> None:
-    data = body.setdefault("data", {})
+def encode(resource: Resource, body: Object) -> None:
+    """`stringData` of a Secret, into its `data`."""
+    name, data = body["metadata"]["name"], body.setdefault("data", {})
     for key, value in (body.pop("stringData", None) or {}).items():
         data[key] = base64.b64encode(value.encode()).decode()
     try:
