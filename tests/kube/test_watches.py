@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 from collections.abc import AsyncIterator
 from collections.abc import Iterator
 from contextlib import asynccontextmanager
@@ -169,3 +170,34 @@ async def test_open_watches_can_be_ended(idle: Cluster, how: Any) -> None:
         else:
             assert [event["type"] async for event in events] == (["ERROR"] if how == "expired" else [])
     assert len(idle.watches) == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_watch_with_a_selector_keeps_a_list_true(idle: Cluster, k: Clients, seed: int) -> None:
+    """Whatever happens, and wherever the watch breaks off: what it brought is what a list says."""
+    numbers = random.Random(seed)
+    known: dict[str, Any] = {}
+    selector = "run=a"
+    objects = idle.objects
+    version = str(objects.version)
+    for _ in range(4):
+        for _ in range(10):
+            name, value = numbers.choice("pqr"), numbers.choice("ab")
+            if objects.find("pods", NAMESPACE, name) is None:
+                await k.core.create_namespaced_pod(NAMESPACE, make_pod(name, {"run": value}))
+            elif numbers.random() < 0.5:
+                await k.core.patch_namespaced_pod(name, NAMESPACE, {"metadata": {"labels": {"run": value}}})
+            else:
+                await k.core.delete_namespaced_pod(name, NAMESPACE, grace_period_seconds=0)
+        target = await k.core.list_namespaced_pod(NAMESPACE, label_selector=selector)
+        query = {"labelSelector": selector, "resourceVersion": version, "allowWatchBookmarks": "true"}
+        async with stream(idle, timeoutSeconds=0.1, **query) as events:
+            async for event in events:
+                meta = event["object"]["metadata"]
+                version = meta["resourceVersion"]
+                if event["type"] == "DELETED":
+                    del known[meta["name"]]
+                elif event["type"] != "BOOKMARK":
+                    assert (event["type"] == "ADDED") == (meta["name"] not in known)
+                    known[meta["name"]] = version
+        assert known == {pod.metadata.name: pod.metadata.resource_version for pod in target.items}
