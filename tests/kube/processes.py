@@ -5,7 +5,7 @@ can.
 
 It is a script like any other. What a container would give and this does not: a file system of its own, limits, users,
 a network of its own. Volumes are folders, and the paths where containers mount them are exchanged for those folders in
-command, args, env and workingDir (not inside files). Restart policy, probes and hooks are ignored.
+command, args, env and workingDir (not inside files: mounted.py). Restart policy, probes and hooks are ignored.
 """
 
 import asyncio
@@ -13,7 +13,9 @@ import base64
 import contextlib
 import os
 import re
+import signal
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -28,6 +30,16 @@ RETRY_S = 0.1
 
 class Missing(Exception):
     """A Secret or ConfigMap, or a key of one, is not there (yet)."""
+
+
+@dataclass(frozen=True)
+class Command:
+    argv: list[str]
+    env: dict[str, str]
+    cwd: str
+    """"" if the container sets none."""
+    home: Path
+    """A folder of this machine for a container that sets no home."""
 
 
 class Processes:
@@ -97,16 +109,17 @@ class Processes:
             await asyncio.Event().wait()
         home = folder / "home"
         home.mkdir(parents=True, exist_ok=True)
-        base = {"PATH": os.environ["PATH"], "HOME": str(home), "HOSTNAME": pod.name, MARK: f"{pod.uid}/{name}"}
+        base = {"PATH": os.environ["PATH"], "HOSTNAME": pod.name, MARK: f"{pod.uid}/{name}"}
+        command = self._command(Command(argv, base | plain, container.get("workingDir", ""), home), paths)
         output, writes = await _pipe()
         try:
             process = await asyncio.create_subprocess_exec(
-                *(_mapped(part, paths) for part in argv),
+                *command.argv,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=writes,
                 stderr=writes,
-                env=base | {key: _mapped(value, paths) for key, value in plain.items()},
-                cwd=_mapped(container.get("workingDir", str(home)), paths),
+                env=command.env,
+                cwd=command.cwd,
                 start_new_session=True,
             )
         except OSError as error:
@@ -120,7 +133,7 @@ class Processes:
         try:
             await process.wait()
         except asyncio.CancelledError:
-            await _stop(process, pod.grace_s, base[MARK])
+            await _stop(process, self._first(process), pod.grace_s, base[MARK])
             if pod.deleting:
                 pod.exited(_code(process), container=name)
             raise
@@ -130,6 +143,16 @@ class Processes:
             await reading
         pod.exited(_code(process), container=name)
         return _code(process)
+
+    def _command(self, inside: Command, paths: Mapping[str, Path]) -> Command:
+        """What to start here for the command of a container that sees `paths`."""
+        env = {"HOME": str(inside.home)} | {key: _mapped(value, paths) for key, value in inside.env.items()}
+        argv = [_mapped(part, paths) for part in inside.argv]
+        return Command(argv, env, _mapped(inside.cwd, paths) or str(inside.home), inside.home)
+
+    def _first(self, process: asyncio.subprocess.Process) -> int:
+        """The process id that a signal for the container goes to."""
+        return process.pid
 
     async def _environment(self, pod: Pod, container: Object) -> dict[str, str]:
         """The container's own variables; waits, as a kubelet does, until what they come from is there."""
@@ -217,10 +240,10 @@ async def _copy(stream: asyncio.StreamReader, pod: Pod, container: str) -> None:
         pod.log(part, container)
 
 
-async def _stop(process: asyncio.subprocess.Process, grace_s: float, mark: str) -> None:
+async def _stop(process: asyncio.subprocess.Process, first: int, grace_s: float, mark: str) -> None:
     """SIGTERM to the first process, as a runtime does; all is killed when it has ended, or its grace has."""
     with contextlib.suppress(ProcessLookupError):
-        process.terminate()
+        os.kill(first, signal.SIGTERM)
     try:
         async with asyncio.timeout(grace_s):
             await process.wait()

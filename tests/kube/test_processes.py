@@ -1,6 +1,7 @@
 """Pods as local processes: what runs, what it sees, and that nothing of it is left."""
 
 import base64
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from tests.kube.cluster import Cluster
 from tests.kube.cluster import cluster
+from tests.kube.mounted import Mounted
 from tests.kube.processes import MARK
 from tests.kube.processes import Processes
 from tests.kube.support import NAMESPACE
@@ -18,10 +20,12 @@ from tests.kube.support import clients
 from tests.kube.support import eventually
 from tests.kube.support import make_pod
 
+BWRAP = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 
-@pytest.fixture
-async def c(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with cluster(Processes(tmp_path)) as it:
+
+@pytest.fixture(params=[Processes, pytest.param(Mounted, marks=BWRAP)])
+async def c(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with cluster(request.param(tmp_path)) as it:
         yield it
 
 
@@ -128,6 +132,7 @@ async def test_a_secret_that_comes_late(c: Cluster, k: Clients) -> None:
     assert await log(k) == "here\n"
 
 
+@pytest.mark.parametrize("c", [Processes], indirect=True)
 async def test_a_command_that_is_not_there(k: Clients) -> None:
     await start(k, shell("") | {"command": ["/no/such/command"]})
     state = (await ended(k)).status.container_statuses[0].state.terminated
@@ -167,8 +172,9 @@ async def test_a_deleted_pod_may_end_by_itself_within_its_grace(c: Cluster, k: C
     assert left(c) == []
 
 
-async def test_nothing_outlives_the_cluster(tmp_path: Path) -> None:
-    async with cluster(Processes(tmp_path)) as c, clients(c) as k:
+@pytest.mark.parametrize("kind", [Processes, pytest.param(Mounted, marks=BWRAP)])
+async def test_nothing_outlives_the_cluster(tmp_path: Path, kind: type[Processes]) -> None:
+    async with cluster(kind(tmp_path)) as c, clients(c) as k:
         await start(k, shell("trap '' TERM; sleep 100"))
         await eventually(lambda: left(c))
     assert left(c) == []
