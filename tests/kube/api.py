@@ -20,9 +20,11 @@ from tests.kube.faults import Faults
 from tests.kube.logs import Logs
 from tests.kube.objects import Object
 from tests.kube.objects import Objects
+from tests.kube.objects import suffix
 from tests.kube.resources import RESOURCES
 from tests.kube.resources import ApiError
 from tests.kube.resources import Resource
+from tests.kube.resources import already_exists
 from tests.kube.resources import conflict
 from tests.kube.resources import expired
 from tests.kube.selectors import Matches
@@ -32,8 +34,8 @@ VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"
 
 
 class Api:
-    """`requests` counts what was asked, as (verb, resource); `denied` is what role-based access control refuses, in the
-    same form."""
+    """`requests` counts what was asked, as (verb, resource), without what a planned fault took; `denied` is what
+    role-based access control refuses, in the same form."""
 
     def __init__(self, objects: Objects, logs: Logs, faults: Faults) -> None:
         self.objects, self.logs, self.faults = objects, logs, faults
@@ -105,6 +107,8 @@ class Api:
             if verb == "list" and request.query.get("watch") in ("1", "true"):
                 verb = "watch"
             self.requests[verb, resource.plural] += 1
+            if "dryRun" in request.query and verb != "create":
+                raise ApiError(400, "BadRequest", f"the test cluster has no dry run of {verb}")
             if (verb, resource.plural) in self.denied:
                 text = f'{resource.qualified} is forbidden: User "test" cannot {verb} resource "{resource.plural}"'
                 raise ApiError(403, "Forbidden", text)
@@ -128,7 +132,7 @@ class Api:
         meta: dict[str, Any] = {"resourceVersion": str(version)}
         limit = int(query.get("limit", 0))
         if limit and len(items) > limit:
-            token = base64.urlsafe_b64encode(f"{version}/{len(self._pages)}/{id(items)}".encode()).decode()
+            token = base64.urlsafe_b64encode(f"{version}/{suffix(12)}".encode()).decode()
             self._pages[token] = items[limit:]
             meta |= {"continue": token, "remainingItemCount": len(items) - limit}
             items = items[:limit]
@@ -142,14 +146,22 @@ class Api:
         return _json(quota.with_usage(self.objects, item) if resource.plural == "resourcequotas" else item)
 
     async def _create(self, request: web.Request, resource: Resource) -> web.Response:
-        body = await _body(request)
-        return _json(self.create(resource, body, _place(request)[0]), 201)
+        body, namespace = await _body(request), _place(request)[0]
+        if "dryRun" in request.query:
+            return _json(self._admitted(resource, body, namespace), 201)
+        return _json(self.create(resource, body, namespace), 201)
 
     def create(self, resource: Resource, body: Object, namespace: str) -> Object:
         """Default, check and store; the Job controller comes this way too, so that a quota holds for it."""
+        return self.objects.create(resource.plural, self._admitted(resource, body, namespace), namespace)
+
+    def _admitted(self, resource: Resource, body: Object, namespace: str) -> Object:
         validation.complete(resource, body)
+        self.objects.get("namespaces", "", namespace)
+        if self.objects.find(resource.plural, namespace, body["metadata"]["name"]) is not None:
+            raise already_exists(resource, body["metadata"]["name"])
         quota.admit(self.objects, resource, body, namespace)
-        return self.objects.create(resource.plural, body, namespace)
+        return body
 
     async def _replace(self, request: web.Request, resource: Resource) -> web.Response:
         body = await _body(request)

@@ -5,7 +5,9 @@ script or run local processes.
         batch = client.BatchV1Api(client.ApiClient(c.configuration()))
         await asyncio.to_thread(batch.create_namespaced_job, "default", job)
 
-It lives in the caller's event loop: call the blocking client in a thread.
+It lives in the caller's event loop: call the blocking client in a thread. What it is not: there is no TLS, no identity
+(`c.api.denied` stands for access control), no scheduling by resources (`capacity` is a number of pods), no network
+policy, no admission beyond validation.py and quota.py, no exec, no resource that resources.py does not list.
 """
 
 import asyncio

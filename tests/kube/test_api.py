@@ -96,6 +96,26 @@ async def test_an_invalid_job_is_refused(k: Clients, body: Any) -> None:
     assert status(raised) == (422, "Invalid")
 
 
+async def test_nothing_is_made_in_a_namespace_that_is_not_there(k: Clients) -> None:
+    with pytest.raises(ApiException) as raised:
+        await k.batch.create_namespaced_job("elsewhere", make_job("one"))
+    assert status(raised) == (404, "NotFound")
+    assert "elsewhere" in str(raised.value.body)
+
+
+async def test_a_dry_run_checks_and_stores_nothing(c: Cluster, k: Clients) -> None:
+    await k.batch.create_namespaced_job(NAMESPACE, make_job("one"), dry_run="All")
+    assert c.objects.all("jobs") == []
+    with pytest.raises(ApiException) as raised:
+        await k.batch.create_namespaced_job(NAMESPACE, make_job("Upper"), dry_run="All")
+    assert status(raised) == (422, "Invalid")
+    await k.batch.create_namespaced_job(NAMESPACE, make_job("one"))
+    with pytest.raises(ApiException) as kept:
+        await k.batch.delete_namespaced_job("one", NAMESPACE, dry_run="All")
+    assert status(kept) == (400, "BadRequest")
+    assert len(c.objects.all("jobs")) == 1
+
+
 async def test_a_write_on_an_old_version_conflicts(k: Clients) -> None:
     old = await secret(k, "one")
     await k.core.patch_namespaced_secret("one", NAMESPACE, {"metadata": {"labels": {"a": "b"}}})
