@@ -74,7 +74,7 @@ def recorded(folder: Path, slot: Slot, tries: int) -> dict[str, Any] | None:
     rollout = slot.rollout
     for _ in range(tries):
         row = read_row(row_path(folder, rollout))
-        if row is not None and row["error_class"] != "InfrastructureError":
+        if row is not None and row["error_class"] not in ("InfrastructureError", "ConfigError"):
             return row if records.is_whole(str(calls_path(folder, rollout))) else None
         rollout = rollout.next_try()
     return None
@@ -185,9 +185,12 @@ async def _run_harness(
             log_dir=scratch / "log",
             proxy=arena.proxy.address,
             binds_ro=slot.harness.binds(arena.harness_root),
-            memory_mb=arena.memory_mb,
-            cpus=arena.cpus,
+            memory_mb=slot.task.memory_mb or arena.memory_mb,
+            cpus=slot.task.cpus or arena.cpus,
             pids=arena.pids,
+            image=slot.task.image,
+            payload=slot.harness.NAME,
+            rollout=rollout,
             wall_s=min(arena.timeout_s, slot.task.agent_timeout_s),
             first_call_s=min(60.0, arena.timeout_s),
         )
@@ -245,9 +248,16 @@ def _gave_up(outcome: Outcome) -> bool:
 
 
 async def _score(slot: Slot, arena: Arena, workspace: Path, row: Mapping[str, Any]) -> dict[str, Any]:
-    """The verdict, or why there is none."""
-    name = f"{row['rollout']}-verify"
-    verdict = await verify(slot.task.folder, workspace, slot.task.verifier_timeout_s, arena.sandbox, name)
+    """The verdict, or why there is none. A verifier whose sandbox was lost is run again on the same workspace."""
+    task = slot.task
+    for left in reversed(range(arena.tries)):
+        name = f"{row['rollout']}-verify{arena.tries - 1 - left or ''}"
+        try:
+            verdict = await verify(task.folder, workspace, task.verifier_timeout_s, arena.sandbox, name, task.image)
+            break
+        except InfrastructureError:
+            if not left:
+                raise
     return {
         "reward": verdict.reward,
         "reward_parts": records.to_json(verdict.parts),

@@ -17,7 +17,10 @@ _DEFAULT_TIMEOUT_S = 600.0
 
 @dataclass(frozen=True)
 class Task:
-    """One task. `digest` is the sha256 over all its files: equal digests are the same task."""
+    """One task. `digest` is the sha256 over all its files: equal digests are the same task.
+
+    `image` is its container image, `memory_mb` and `cpus` what it asks for; None where it does not say.
+    """
 
     id: str
     kind: str
@@ -27,6 +30,9 @@ class Task:
     agent_timeout_s: float
     verifier_timeout_s: float
     digest: str
+    image: str | None = None
+    memory_mb: int | None = None
+    cpus: float | None = None
 
     @property
     def environment(self) -> Path:
@@ -95,7 +101,7 @@ def _settings(file: Path) -> tuple[dict[str, Any], list[str]]:
         return {}, [f"task.toml cannot be read: {error}"]
     problems = []
     tables = {}
-    for name in ("metadata", "agent", "verifier"):
+    for name in ("metadata", "agent", "verifier", "environment"):
         tables[name] = data.get(name, {})
         if not isinstance(tables[name], dict):
             problems.append(f"task.toml: {name} must be a table")
@@ -111,4 +117,12 @@ def _settings(file: Path) -> tuple[dict[str, Any], list[str]]:
             problems.append(f"task.toml: {name}.timeout_sec must be a positive number of seconds, not {seconds!r}")
         else:
             settings[f"{name}_timeout_s"] = float(seconds)
+    asked = tables["environment"]
+    settings["image"] = asked.get("docker_image")
+    if not isinstance(settings["image"], str | None):
+        problems.append(f"task.toml: environment.docker_image must be text, not {settings['image']!r}")
+    for key, kinds in (("memory_mb", (int,)), ("cpus", (int, float))):
+        settings[key] = asked.get(key)
+        if settings[key] is not None and (type(settings[key]) not in kinds or not 0 < settings[key] < 1e9):
+            problems.append(f"task.toml: environment.{key} must be a positive number, not {settings[key]!r}")
     return settings, problems

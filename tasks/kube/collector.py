@@ -27,18 +27,18 @@ from aiohttp import web
 from proxy_addons.errors import InfrastructureError
 from tasks.kube.sidecar import add_folder
 
+Inputs = Mapping[str, Path | Mapping[str, str]]
+"""Top folder → a folder of this machine, or names and texts of files."""
+
 _CHUNK = 1 << 18
 
 
 @dataclass
 class Expected:
-    """One pod's place. `inputs` maps a top folder to a folder of this machine, or to one file's text.
-
-    `record` is there as soon as the whole result lies in `result`; `news` is set then.
-    """
+    """One pod's place. `record` is there as soon as the whole result lies in `result`; `news` is set then."""
 
     key: str
-    inputs: Mapping[str, Path | Mapping[str, str]]
+    inputs: Inputs
     result: Path
     max_bytes: int
     news: asyncio.Event
@@ -73,9 +73,7 @@ class Collector:
         assert self._runner
         await self._runner.cleanup()
 
-    def expect(
-        self, name: str, inputs: Mapping[str, Path | Mapping[str, str]], max_bytes: int, news: asyncio.Event
-    ) -> Expected:
+    def expect(self, name: str, inputs: Inputs, max_bytes: int, news: asyncio.Event) -> Expected:
         """Make the pod `name`'s paths and key valid until `forget`."""
         result = self._folder / f"{name}.tar"
         result.unlink(missing_ok=True)
@@ -145,7 +143,7 @@ def _record(result: Path) -> dict[str, Any]:
         raise web.HTTPBadRequest(text=f"no result: {error}") from None
 
 
-def _pack(inputs: Mapping[str, Path | Mapping[str, str]], file: Any) -> None:
+def _pack(inputs: Inputs, file: Any) -> None:
     with tarfile.open(fileobj=file, mode="w") as tar:
         for top, content in inputs.items():
             if isinstance(content, Path):

@@ -28,7 +28,7 @@ async def reap(api: Api, namespace: str, run: str) -> list[str]:
     Raises ConfigError for an empty name, InfrastructureError's cause `ApiError` if the cluster refuses.
     """
     if not run.strip():
-        raise ConfigError("reap: name a run; an empty name would remove every run's rollouts")
+        raise ConfigError("name a run; an empty name would remove every run's rollouts")
     query = [("labelSelector", manifest.selector(run))]
     jobs, _ = await api.listed(batch(namespace), query)
     async for attempt in retrying(GONE_S):

@@ -14,7 +14,6 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +31,7 @@ from tasks.kube.api import core
 from tasks.kube.api import load_configuration
 from tasks.kube.collector import Collector
 from tasks.kube.collector import Expected
+from tasks.kube.collector import Inputs
 from tasks.kube.collector import unpack
 from tasks.kube.gate import Gate
 from tasks.kube.launcher import delete
@@ -304,7 +304,7 @@ class _Try:
         return Outcome(code, reason, detail, wall_s, None, folder / "stdout", folder / "stderr")
 
 
-def _inputs(spec: Spec) -> dict[str, Path | Mapping[str, str]]:
+def _inputs(spec: Spec) -> Inputs:
     given = {"workspace": spec.workspace, "home": spec.home, **dict(manifest.bound(spec).values())}
     return {"control": {"run": run_script(spec)}, **given}
 
