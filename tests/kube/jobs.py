@@ -72,6 +72,8 @@ class Jobs:
         meta, spec, status = job["metadata"], job["spec"], copy(job["status"])
         clock, loop = self._clocks.setdefault(meta["uid"], Clock()), asyncio.get_running_loop()
         if "deletionTimestamp" in meta:
+            for pod in self._pods(job):
+                self._let_go(pod)
             return
         due: list[float] = []
         if _ended(status):

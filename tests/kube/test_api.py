@@ -230,6 +230,14 @@ async def test_a_foreground_delete_waits_for_the_pods(c: Cluster, k: Clients) ->
     await eventually(lambda: not c.objects.all("pods") and not c.objects.all("jobs"))
 
 
+async def test_a_foreground_delete_of_a_job_that_runs(c: Cluster, k: Clients) -> None:
+    c.script = scripts.exits(after=60)
+    await k.batch.create_namespaced_job(NAMESPACE, make_job("one"))
+    await eventually(lambda: [p for p in c.objects.all("pods") if p["status"]["phase"] == "Running"])
+    await k.batch.delete_namespaced_job("one", NAMESPACE, propagation_policy="Foreground")
+    await eventually(lambda: not c.objects.all("pods") and not c.objects.all("jobs"))
+
+
 async def test_a_running_pod_ends_within_its_grace(c: Cluster, k: Clients) -> None:
     c.script = scripts.exits(after=60)
     await k.core.create_namespaced_pod(NAMESPACE, make_pod("one"))
