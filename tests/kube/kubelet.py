@@ -50,7 +50,9 @@ class Kubelet:
                 self.closing = True
                 tasks = [*self._lives.values(), *self._ends.values()]
                 for task in tasks:
-                    task.cancel()
+                    # One that is ending already is left to clean up.
+                    if not task.cancelling():
+                        task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
 
     async def place(self, pod: Pod) -> str:

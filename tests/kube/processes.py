@@ -3,16 +3,19 @@ can.
 
     async with cluster(Processes(tmp_path)) as c: ...
 
-It is a script like any other. What a container would give and this does not: a file system of its own, limits, users,
-a network of its own. Volumes are folders, and the paths where containers mount them are exchanged for those folders in
-command, args, env and workingDir (not inside files: mounted.py). Restart policy, probes and hooks are ignored.
+It is a script like any other. What a container would give and this does not: a file system of its own, users, a
+network of its own, limits but that of memory (memory.py). Volumes are folders, and the paths where containers mount
+them are exchanged for those folders in command, args, env and workingDir (not inside files: mounted.py). Restart
+policy, probes and hooks are ignored.
 """
 
 import asyncio
 import base64
 import contextlib
+import errno
 import os
 import re
+import shutil
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +23,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.kube import memory
 from tests.kube.objects import Object
 from tests.kube.pods import Pod
 
@@ -111,10 +115,15 @@ class Processes:
         home.mkdir(parents=True, exist_ok=True)
         base = {"PATH": os.environ["PATH"], "HOSTNAME": pod.name, MARK: f"{pod.uid}/{name}"}
         command = self._command(Command(argv, base | plain, container.get("workingDir", ""), home), paths)
+        group = memory.group(base[MARK], container)
         output, writes = await _pipe()
         try:
+            program = command.argv[0]
+            found = os.path.join(command.cwd, program) if "/" in program else program
+            if shutil.which(found, path=command.env["PATH"]) is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), program)
             process = await asyncio.create_subprocess_exec(
-                *command.argv,
+                *(memory.inside(group, command.argv) if group else command.argv),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=writes,
                 stderr=writes,
@@ -124,6 +133,8 @@ class Processes:
             )
         except OSError as error:
             text = f"failed to create task for container: exec: {error.filename or argv[0]}: {error.strerror}"
+            if group:
+                await memory.close(group)
             pod.exited(128, "StartError", name, text)
             return 128
         finally:
@@ -133,7 +144,7 @@ class Processes:
         try:
             await process.wait()
         except asyncio.CancelledError:
-            await _stop(process, self._first(process), pod.grace_s, base[MARK])
+            await _stop(process, self._first(process), pod, base[MARK])
             if pod.deleting:
                 pod.exited(_code(process), container=name)
             raise
@@ -141,7 +152,8 @@ class Processes:
             _kill(base[MARK])
             await process.wait()
             await reading
-        pod.exited(_code(process), container=name)
+            out_of_memory = await memory.close(group) if group else False
+        pod.exited(_code(process), "OOMKilled" if out_of_memory else "", name)
         return _code(process)
 
     def _command(self, inside: Command, paths: Mapping[str, Path]) -> Command:
@@ -240,16 +252,17 @@ async def _copy(stream: asyncio.StreamReader, pod: Pod, container: str) -> None:
         pod.log(part, container)
 
 
-async def _stop(process: asyncio.subprocess.Process, first: int, grace_s: float, mark: str) -> None:
+async def _stop(process: asyncio.subprocess.Process, first: int, pod: Pod, mark: str) -> None:
     """SIGTERM to the first process, as a runtime does; all is killed when it has ended, or its grace has."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(first, signal.SIGTERM)
-    try:
-        async with asyncio.timeout(grace_s):
-            await process.wait()
-    except TimeoutError:
-        _kill(mark)
-        await process.wait()
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    # Looked at again and again: a second delete may shorten it, or the cluster end.
+    while process.returncode is None and clock() - began < pod.grace_s:
+        await asyncio.sleep(0.02)
+    _kill(mark)
+    await process.wait()
 
 
 def _kill(mark: str) -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import shutil
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.kube import memory
 from tests.kube.cluster import Cluster
 from tests.kube.cluster import cluster
 from tests.kube.mounted import Mounted
@@ -68,6 +70,16 @@ async def test_exit_code_and_log(k: Clients, code: int, phase: str) -> None:
 async def test_a_signal_is_128_and_its_number(k: Clients) -> None:
     await start(k, shell("kill -KILL $$$$"))
     assert (await ended(k)).status.container_statuses[0].state.terminated.exit_code == 137
+
+
+@pytest.mark.skipif(not memory.enforced(), reason="control groups cannot be made here")
+async def test_more_memory_than_its_limit(k: Clients) -> None:
+    eat = [sys.executable, "-c", "bytearray(200 * 2**20); print('was allowed')"]
+    limits = {"resources": {"limits": {"memory": "64Mi"}}}
+    await start(k, shell("") | limits | {"command": eat})
+    state = (await ended(k)).status.container_statuses[0].state.terminated
+    assert (state.exit_code, state.reason) == (137, "OOMKilled"), await log(k)
+    assert not list(Path("/sys/fs/cgroup").glob(f"**/{memory.PARENT}/{(await ended(k)).metadata.uid}*"))
 
 
 async def test_environment_and_expansion(k: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,8 +145,9 @@ async def test_a_secret_that_comes_late(c: Cluster, k: Clients) -> None:
 
 
 @pytest.mark.parametrize("c", [Processes], indirect=True)
-async def test_a_command_that_is_not_there(k: Clients) -> None:
-    await start(k, shell("") | {"command": ["/no/such/command"]})
+@pytest.mark.parametrize("limits", [{}, {"memory": "64Mi"}])
+async def test_a_command_that_is_not_there(k: Clients, limits: dict[str, str]) -> None:
+    await start(k, shell("", resources={"limits": limits}) | {"command": ["/no/such/command"]})
     state = (await ended(k)).status.container_statuses[0].state.terminated
     assert (state.exit_code, state.reason) == (128, "StartError")
     assert "/no/such/command" in state.message
@@ -147,9 +160,12 @@ async def test_a_deadline_kills_the_whole_tree(c: Cluster, k: Clients) -> None:
     await eventually(lambda: not left(c))
 
 
+@pytest.mark.parametrize("limits", [{}, {"memory": "64Mi"}])
 @pytest.mark.parametrize("output", ["", ">/dev/null 2>&1"])
-async def test_a_daemon_does_not_outlive_its_container(c: Cluster, k: Clients, output: str) -> None:
-    await start(k, shell(f"setsid sleep 100 {output} & exit 0"))
+async def test_a_daemon_does_not_outlive_its_container(
+    c: Cluster, k: Clients, output: str, limits: dict[str, str]
+) -> None:
+    await start(k, shell(f"setsid sleep 100 {output} & exit 0", resources={"limits": limits}))
     await ended(k)
     await eventually(lambda: not left(c))
 
