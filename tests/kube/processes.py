@@ -10,7 +10,6 @@ policy, probes and hooks are ignored.
 """
 
 import asyncio
-import base64
 import contextlib
 import errno
 import os
@@ -26,14 +25,14 @@ import psutil
 from tests.kube import memory
 from tests.kube.objects import Object
 from tests.kube.pods import Pod
+from tests.kube.variables import Missing
+from tests.kube.variables import data_of
+from tests.kube.variables import expand
+from tests.kube.variables import variables_of
 
 MARK = "OPENFORGE_TEST_CONTAINER"
 """Set in every process of a container: how what it left behind is found, in whatever session it hides."""
 RETRY_S = 0.1
-
-
-class Missing(Exception):
-    """A Secret or ConfigMap, or a key of one, is not there (yet)."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class Processes:
                 continue
             source = volume[kind]
             told = False
-            while (data := _data(pod, kind, source[key])) is None and not source.get("optional"):
+            while (data := data_of(pod, kind, source[key])) is None and not source.get("optional"):
                 if not told:
                     text = f'MountVolume.SetUp failed for volume "{volume["name"]}" : {kind} "{source[key]}" not found'
                     pod.event("FailedMount", text)
@@ -107,7 +106,7 @@ class Processes:
             if not paths[mount["mountPath"]].exists():
                 paths[mount["mountPath"]].mkdir(parents=True)
         plain = await self._environment(pod, container)
-        argv = [_expand(part, plain) for part in [*container.get("command", ()), *container.get("args", ())]]
+        argv = [expand(part, plain) for part in [*container.get("command", ()), *container.get("args", ())]]
         if not argv:
             pod.waiting("CreateContainerError", "no command specified", name)
             await asyncio.Event().wait()
@@ -170,64 +169,10 @@ class Processes:
         """The container's own variables; waits, as a kubelet does, until what they come from is there."""
         while True:
             try:
-                return _variables(pod, container)
+                return variables_of(pod, container)
             except Missing as missing:
                 pod.waiting("CreateContainerConfigError", str(missing), container["name"])
                 await asyncio.sleep(RETRY_S)
-
-
-def _variables(pod: Pod, container: Object) -> dict[str, str]:
-    """Raises `Missing`."""
-    found: dict[str, str] = {}
-    for source in container.get("envFrom", ()):
-        for kind in ("secret", "configMap"):
-            if (ref := source.get(f"{kind}Ref")) is not None:
-                for key, value in _present(pod, kind, ref).items():
-                    found[source.get("prefix", "") + key] = value.decode()
-    for entry in container.get("env", ()):
-        source = entry.get("valueFrom") or {}
-        if "fieldRef" in source:
-            found[entry["name"]] = _field(pod, source["fieldRef"]["fieldPath"])
-        elif not source:
-            found[entry["name"]] = _expand(entry.get("value", ""), found)
-        for kind in ("secret", "configMap"):
-            if (ref := source.get(f"{kind}KeyRef")) is not None:
-                data = _present(pod, kind, ref)
-                if ref["key"] in data:
-                    found[entry["name"]] = data[ref["key"]].decode()
-                elif not ref.get("optional"):
-                    raise Missing(f"couldn't find key {ref['key']} in {kind} {pod.namespace}/{ref['name']}")
-    return found
-
-
-def _present(pod: Pod, kind: str, ref: Object) -> dict[str, bytes]:
-    data = _data(pod, kind, ref["name"])
-    if data is None and not ref.get("optional"):
-        raise Missing(f'{kind.lower()} "{ref["name"]}" not found')
-    return data or {}
-
-
-def _data(pod: Pod, kind: str, name: str) -> dict[str, bytes] | None:
-    item = pod.objects.find("secrets" if kind == "secret" else "configmaps", pod.namespace, name)
-    if item is None:
-        return None
-    if kind == "secret":
-        return {key: base64.b64decode(value) for key, value in item["data"].items()}
-    return {key: value.encode() for key, value in item.get("data", {}).items()}
-
-
-def _field(pod: Pod, path: str) -> str:
-    if match := re.fullmatch(r"metadata\.(labels|annotations)\['(.+)'\]", path):
-        return str(pod.item["metadata"].get(match[1], {}).get(match[2], ""))
-    value = pod.item
-    for key in path.split("."):
-        value = value.get(key, {})
-    return value if isinstance(value, str) else ""
-
-
-def _expand(text: str, variables: Mapping[str, str]) -> str:
-    """`$(NAME)` as Kubernetes expands it: an unknown name stays, `$$` is one dollar."""
-    return re.sub(r"\$\$|\$\(([^)]+)\)", lambda m: "$" if m[1] is None else variables.get(m[1], m[0]), text)
 
 
 def _mapped(text: str, paths: Mapping[str, Path]) -> str:
