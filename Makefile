@@ -29,7 +29,7 @@ find_python() {
 }
 endef
 
-.PHONY: help setup harnesses harnesses-all train stop test test-harnesses lint warm-start model-smollm2 engine-vllm bench-proxy clean
+.PHONY: help setup harnesses harnesses-all train stop test test-harnesses lint warm-start model-smollm2 engine-vllm bench-proxy bench-rollouts bench-chaos clean
 
 help:  ## list the chores
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -143,6 +143,12 @@ engine-vllm: .venv-vllm/.ready  ## install vLLM's CPU build in an environment of
 
 bench-proxy: setup .venv-litellm/.ready  ## our proxy beside LiteLLM and bare pass-throughs; bench/out/proxy.json
 	@.venv/bin/python -m bench.proxy
+
+bench-rollouts: setup  ## the controller of rollouts on Kubernetes, against the test cluster; bench/out/rollouts.json
+	@.venv/bin/python -m bench.rollouts
+
+bench-chaos: setup  ## 500 rollouts in a cluster that misbehaves, their controller killed three times; bench/out/chaos.json
+	@.venv/bin/python -m bench.chaos
 
 .venv-litellm/.ready: | .venv/.ready
 	@echo "bench-proxy: installing LiteLLM, to measure against, in .venv-litellm"

@@ -5,8 +5,13 @@ of rollouts makes thousands of events a minute.
 """
 
 from collections.abc import AsyncIterator
+from collections.abc import Awaitable
 from collections.abc import Callable
 from typing import Any
+from typing import TypeVar
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+from urllib.request import proxy_bypass
 
 import aiohttp
 import orjson
@@ -22,6 +27,7 @@ from tenacity import wait_random_exponential
 from proxy_addons.errors import ConfigError
 
 Query = list[tuple[str, str]]
+T = TypeVar("T")
 
 _LATER = frozenset({408, 429, 500, 502, 503, 504})
 _PAGE = "500"
@@ -54,7 +60,11 @@ async def load_configuration() -> Configuration:
         await kube_config.load_config()
     except kube_config.ConfigException as error:
         raise ConfigError(f"kubernetes: no cluster to talk to ({error}); set KUBECONFIG") from None
-    return Configuration.get_default_copy()
+    configuration = Configuration.get_default_copy()
+    address = urlsplit(configuration.host)
+    if not configuration.proxy and not proxy_bypass(address.netloc):
+        configuration.proxy = getproxies().get(address.scheme)
+    return configuration
 
 
 def batch(namespace: str, name: str = "") -> str:
@@ -71,6 +81,8 @@ class Api:
     """One connection pool to one cluster."""
 
     def __init__(self, configuration: Configuration) -> None:
+        # Else aiohttp reads ~/.netrc in a thread before every request; the proxy is in the configuration.
+        configuration.client_session_kwargs = {"trust_env": False}
         self._client = ApiClient(configuration)
 
     async def close(self) -> None:
@@ -121,20 +133,37 @@ class Api:
     async def _send(
         self, method: str, path: str, query: Query | None, body: Any, timeout: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
-        method, url, headers, data, _ = await self._client.param_serialize(
+        # The body is JSON data already: the client's own pass over it would cost more than all the rest.
+        method, url, headers, _, _ = await self._client.param_serialize(
             method=method,
             resource_path=path,
             query_params=query or [],
             header_params={"Accept": "application/json"},
-            body=body,
             auth_settings=["BearerToken"],
         )
-        answer = await self._client.call_api(method, url, headers, data, _request_timeout=timeout)
+        answer = await self._client.call_api(method, url, headers, body, _request_timeout=timeout)
         return answer.response
 
 
-def retrying(bound_s: float, after: Callable[[RetryCallState], None] | None = None) -> AsyncRetrying:
-    """Attempts at one request while the refusals are passing ones: Retry-After honoured, else exponential."""
+async def persist(
+    ask: Callable[[], Awaitable[T]], bound_s: float, refused: Callable[[ApiError], None] = lambda error: None
+) -> T:
+    """What `ask` returns; asked again while the refusals are passing ones: Retry-After honoured, else exponential.
+
+    `refused` is told of each. Raises the last ApiError when `bound_s` is over, another one at once.
+    """
+    first: list[ApiError] = []
+    try:
+        return await ask()
+    except ApiError as error:
+        first.append(error)
+
+    async def again() -> T:
+        # Tenacity is asked when something went wrong, and told of it; it costs more than a request that went well.
+        if first:
+            raise first.pop()
+        return await ask()
+
     backoff = wait_random_exponential(multiplier=0.25, max=15)
 
     def wait(state: RetryCallState) -> float:
@@ -142,13 +171,15 @@ def retrying(bound_s: float, after: Callable[[RetryCallState], None] | None = No
         asked = error.retry_after if isinstance(error, ApiError) else None
         return backoff(state) if asked is None else asked
 
-    return AsyncRetrying(
-        retry=retry_if_exception(lambda error: isinstance(error, ApiError) and error.passing),
-        wait=wait,
-        stop=stop_after_delay(bound_s),
-        after=after or (lambda state: None),
-        reraise=True,
-    )
+    def passing(error: BaseException) -> bool:
+        if not isinstance(error, ApiError) or not error.passing:
+            return False
+        refused(error)
+        return True
+
+    return await AsyncRetrying(
+        retry=retry_if_exception(passing), wait=wait, stop=stop_after_delay(bound_s), reraise=True
+    )(again)
 
 
 def _refusal(response: aiohttp.ClientResponse, data: bytes) -> ApiError:

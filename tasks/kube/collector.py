@@ -4,8 +4,9 @@
     PUT  /pods/{name}/result    a tar with record.json, stdout, stderr and the folders that come back
 
 A pod shows its own key (a bearer token that only its sidecar can read); an unknown name is 404, a wrong key 401. A
-result is taken whole or not at all: it is received in a temporary file, of bounded size, and then renamed; a second
-one is answered and changes nothing. No result is ever read from pod logs or through exec (cases O47, O48).
+result is taken whole or not at all: it is received in a temporary file of bounded size (in memory while it is small),
+and counts when its end has come; a second one is answered and changes nothing. No result is ever read from pod logs or
+through exec (cases O47, O48).
 """
 
 import asyncio
@@ -20,6 +21,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 from typing import Any
 
 from aiohttp import web
@@ -31,6 +33,7 @@ Inputs = Mapping[str, Path | Mapping[str, str]]
 """Top folder → a folder of this machine, or names and texts of files."""
 
 _CHUNK = 1 << 18
+_IN_MEMORY = 1 << 17
 
 
 @dataclass
@@ -39,10 +42,10 @@ class Expected:
 
     key: str
     inputs: Inputs
-    result: Path
     max_bytes: int
     news: asyncio.Event
     record: dict[str, Any] | None = None
+    result: IO[bytes] | None = None
 
 
 class Collector:
@@ -75,15 +78,14 @@ class Collector:
 
     def expect(self, name: str, inputs: Inputs, max_bytes: int, news: asyncio.Event) -> Expected:
         """Make the pod `name`'s paths and key valid until `forget`."""
-        result = self._folder / f"{name}.tar"
-        result.unlink(missing_ok=True)
-        self._expected[name] = expected = Expected(secrets.token_urlsafe(32), inputs, result, max_bytes, news)
+        self._expected[name] = expected = Expected(secrets.token_urlsafe(32), inputs, max_bytes, news)
         return expected
 
     def forget(self, name: str) -> None:
         """The key is void, and what the pod sent is removed."""
         expected = self._expected.pop(name)
-        expected.result.unlink(missing_ok=True)
+        if expected.result:
+            expected.result.close()
 
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response(text="ok")
@@ -97,53 +99,59 @@ class Collector:
             raise web.HTTPUnauthorized(text="wrong key")
         return expected
 
+    def _temporary(self) -> IO[bytes]:
+        return tempfile.SpooledTemporaryFile(_IN_MEMORY, dir=str(self._folder))
+
     async def _input(self, http: web.Request) -> web.StreamResponse:
         expected = self._known(http)
-        with tempfile.TemporaryFile(dir=self._folder) as file:
-            await asyncio.to_thread(_pack, expected.inputs, file)
-            response = web.StreamResponse(headers={"Content-Length": str(file.tell())})
+        with self._temporary() as file:
+            data = await asyncio.to_thread(_pack, expected.inputs, file)
+            response = web.StreamResponse(headers={"Content-Length": str(file.seek(0, os.SEEK_END))})
+            file.seek(len(data))
             await response.prepare(http)
-            file.seek(0)
-            while data := await asyncio.to_thread(file.read, _CHUNK):
+            while data:
                 await response.write(data)
+                data = await asyncio.to_thread(file.read, _CHUNK) if len(data) == _CHUNK else b""
             return response
 
     async def _result(self, http: web.Request) -> web.Response:
         expected = self._known(http)
         if (http.content_length or 0) > expected.max_bytes:
             raise web.HTTPRequestEntityTooLarge(expected.max_bytes, http.content_length or 0)
-        descriptor, name = tempfile.mkstemp(dir=self._folder, suffix=".part")
-        temporary = Path(name)
+        file = self._temporary()
         try:
             size = 0
-            with os.fdopen(descriptor, "wb") as file:
-                async for data in http.content.iter_chunked(_CHUNK):
-                    size += len(data)
-                    if size > expected.max_bytes:
-                        raise web.HTTPRequestEntityTooLarge(expected.max_bytes, size)
+            async for data in http.content.iter_chunked(_CHUNK):
+                size += len(data)
+                if size > expected.max_bytes:
+                    raise web.HTTPRequestEntityTooLarge(expected.max_bytes, size)
+                if size <= _IN_MEMORY:
+                    file.write(data)
+                else:
                     await asyncio.to_thread(file.write, data)
+            record = await asyncio.to_thread(_record, file)
             # While it was on its way its pod may have been given up, or an earlier answer lost on the way back.
             if self._expected.get(http.match_info["name"]) is not expected:
                 raise web.HTTPNotFound(text="no such pod is expected any more")
-            record = await asyncio.to_thread(_record, temporary)
             if expected.record is None:
-                temporary.rename(expected.result)
-                expected.record = record
+                expected.record, expected.result, file = record, file, self._temporary()
                 expected.news.set()
             return web.Response(text="kept")
         finally:
-            temporary.unlink(missing_ok=True)
+            file.close()
 
 
-def _record(result: Path) -> dict[str, Any]:
+def _record(result: IO[bytes]) -> dict[str, Any]:
+    result.seek(0)
     try:
-        with tarfile.open(result) as tar:
+        with tarfile.open(fileobj=result) as tar:
             return dict(json.loads(_file(tar, "record.json")))
     except (tarfile.TarError, KeyError, ValueError) as error:
         raise web.HTTPBadRequest(text=f"no result: {error}") from None
 
 
-def _pack(inputs: Inputs, file: Any) -> None:
+def _pack(inputs: Inputs, file: IO[bytes]) -> bytes:
+    """Write the tar to `file`; returns its first piece."""
     with tarfile.open(fileobj=file, mode="w") as tar:
         for top, content in inputs.items():
             if isinstance(content, Path):
@@ -153,9 +161,11 @@ def _pack(inputs: Inputs, file: Any) -> None:
                 member = tarfile.TarInfo(f"{top}/{name}")
                 member.size = len(text.encode())
                 tar.addfile(member, io.BytesIO(text.encode()))
+    file.seek(0)
+    return file.read(_CHUNK)
 
 
-def unpack(result: Path, log_dir: Path, folders: Mapping[str, Path]) -> None:
+def unpack(result: IO[bytes], log_dir: Path, folders: Mapping[str, Path]) -> None:
     """Put a result where its spec wants it, folders replaced whole.
 
     What an agent left is untrusted: nothing is written through a link or outside its folder, and links come last.
@@ -164,7 +174,8 @@ def unpack(result: Path, log_dir: Path, folders: Mapping[str, Path]) -> None:
     log_dir.mkdir(parents=True, exist_ok=True)
     fresh = {name: Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{name}-")) for name, folder in folders.items()}
     try:
-        with tarfile.open(result) as tar:
+        result.seek(0)
+        with tarfile.open(fileobj=result) as tar:
             members = tar.getmembers()
             for name in ("stdout", "stderr"):
                 (log_dir / name).write_bytes(_file(tar, name))
@@ -177,7 +188,7 @@ def unpack(result: Path, log_dir: Path, folders: Mapping[str, Path]) -> None:
             fresh[name].chmod(0o755)
             fresh[name].rename(folder)
     except (tarfile.TarError, KeyError, ValueError, OSError) as error:
-        raise InfrastructureError(f"the result {result.name} cannot be read: {error}") from error
+        raise InfrastructureError(f"the pod's result cannot be read: {error}") from error
     finally:
         for folder in fresh.values():
             shutil.rmtree(folder, ignore_errors=True)

@@ -8,8 +8,6 @@ that name is a dead controller's: its pod holds a key that nobody knows any more
 import logging
 from typing import Any
 
-from tenacity import RetryCallState
-
 from proxy_addons.errors import ConfigError
 from proxy_addons.errors import InfrastructureError
 from tasks.kube import manifest
@@ -17,7 +15,7 @@ from tasks.kube.api import Api
 from tasks.kube.api import ApiError
 from tasks.kube.api import batch
 from tasks.kube.api import core
-from tasks.kube.api import retrying
+from tasks.kube.api import persist
 from tasks.kube.gate import Gate
 from tasks.kube.settings import Settings
 from tasks.sandboxes import Spec
@@ -27,38 +25,32 @@ DELETE_S = 30.0
 log = logging.getLogger(__name__)
 
 
-async def launch(api: Api, settings: Settings, spec: Spec, mark: str, key: str, gate: Gate) -> dict[str, Any]:
-    """Create the Job and its Secret; returns the Job. Raises InfrastructureError, and ConfigError for a refusal."""
+async def launch(api: Api, settings: Settings, spec: Spec, mark: str, key: str, gate: Gate) -> None:
+    """Create the Job and its Secret. Raises InfrastructureError, and ConfigError for a refusal."""
 
-    def push_back(state: RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
-        if isinstance(error, ApiError) and (error.status == 429 or error.over_quota):
+    def push_back(error: ApiError) -> None:
+        if error.status == 429 or error.over_quota:
             gate.push_back()
 
+    body = manifest.job(settings, spec, mark)
+    name = body["metadata"]["name"]
+
+    async def create() -> dict[str, Any]:
+        try:
+            return await api.ask("POST", batch(settings.namespace), body=body)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+        return await _look(api, settings, name, mark)
+
     try:
-        job = await _create_job(api, settings, spec, mark, push_back)
-        body = manifest.secret(settings, spec, mark, job["metadata"]["uid"], key)
-        async for attempt in retrying(settings.bounds.api_s, push_back):
-            with attempt:
-                await _unless_there(api, core(settings.namespace, "secrets"), body)
+        job = await persist(create, settings.bounds.schedule_s, push_back)
+        secret = manifest.secret(settings, spec, mark, job["metadata"]["uid"], key)
+        path = core(settings.namespace, "secrets")
+        await persist(lambda: _unless_there(api, path, secret), settings.bounds.api_s, push_back)
     except ApiError as error:
         kind = InfrastructureError if error.passing else ConfigError
         raise kind(f"kubernetes: {spec.name} could not be created: {error}") from error
-    return job
-
-
-async def _create_job(api: Api, settings: Settings, spec: Spec, mark: str, after: Any) -> dict[str, Any]:
-    body = manifest.job(settings, spec, mark)
-    name = body["metadata"]["name"]
-    async for attempt in retrying(settings.bounds.schedule_s, after):
-        with attempt:
-            try:
-                return await api.ask("POST", batch(settings.namespace), body=body)
-            except ApiError as error:
-                if error.status != 409:
-                    raise
-            return await _look(api, settings, name, mark)
-    raise AssertionError("retrying ends with a result or an error")
 
 
 async def _look(api: Api, settings: Settings, name: str, mark: str) -> dict[str, Any]:
@@ -96,10 +88,12 @@ async def delete(api: Api, namespace: str, name: str, uid: str | None = None) ->
     options: dict[str, Any] = {"propagationPolicy": "Background"}
     if uid:
         options["preconditions"] = {"uid": uid}
-    async for attempt in retrying(DELETE_S):
-        with attempt:
-            try:
-                await api.ask("DELETE", batch(namespace, name), body=options)
-            except ApiError as error:
-                if error.status not in (404, 409):
-                    raise
+
+    async def ask() -> None:
+        try:
+            await api.ask("DELETE", batch(namespace, name), body=options)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+
+    await persist(ask, DELETE_S)

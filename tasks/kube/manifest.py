@@ -187,7 +187,7 @@ def _agent(settings: Settings, spec: Spec) -> dict[str, Any]:
         "image": spec.image or settings.image,
         "command": ["sh", f"{CONTROL}/run", CONTROL, WORKSPACE, HOME],
         "workingDir": WORKSPACE,
-        "resources": _resources(cpu=f"{int(spec.cpus * 1000)}m", memory=f"{spec.memory_mb}Mi"),
+        "resources": _agent_resources(spec),
         "securityContext": _locked(),
         "volumeMounts": [
             _mount("control", CONTROL, read_only=True),
@@ -240,6 +240,14 @@ def _mount(name: str, path: str, read_only: bool = False) -> dict[str, Any]:
 
 def _resources(cpu: str, memory: str) -> dict[str, Any]:
     return {"requests": {"cpu": cpu, "memory": memory}, "limits": {"cpu": cpu, "memory": memory}}
+
+
+def _agent_resources(spec: Spec) -> dict[str, Any]:
+    resources = _resources(cpu=f"{int(spec.cpus * 1000)}m", memory=f"{spec.memory_mb}Mi")
+    # Volumes count too. A disk filled by one rollout would get its neighbours evicted.
+    resources["requests"]["ephemeral-storage"] = "64Mi"
+    resources["limits"]["ephemeral-storage"] = "4Gi"
+    return resources
 
 
 def _locked() -> dict[str, Any]:

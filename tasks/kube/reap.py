@@ -7,7 +7,10 @@ For a controller that never came back; one that is alive removes its own.
 
 import argparse
 import asyncio
+import logging
 import sys
+import time
+from functools import partial
 
 from proxy_addons.errors import ConfigError
 from proxy_addons.errors import OpenForgeError
@@ -17,30 +20,33 @@ from tasks.kube.api import ApiError
 from tasks.kube.api import batch
 from tasks.kube.api import core
 from tasks.kube.api import load_configuration
-from tasks.kube.api import retrying
+from tasks.kube.api import persist
 
-GONE_S = 60.0
+GONE_S = 30.0
+
+log = logging.getLogger(__name__)
 
 
 async def reap(api: Api, namespace: str, run: str) -> list[str]:
     """Delete the run's Jobs, and with them their pods and Secrets; returns the Jobs' names when all are gone.
 
-    Raises ConfigError for an empty name, InfrastructureError's cause `ApiError` if the cluster refuses.
+    Pods that are still ending after a while, such as those of a node that is gone, are told and left to the cluster.
+    Raises ConfigError for an empty name, ApiError if the cluster refuses.
     """
     if not run.strip():
         raise ConfigError("name a run; an empty name would remove every run's rollouts")
     query = [("labelSelector", manifest.selector(run))]
     jobs, _ = await api.listed(batch(namespace), query)
-    async for attempt in retrying(GONE_S):
-        with attempt:
-            await api.ask("DELETE", batch(namespace), query, {"propagationPolicy": "Background"})
-            # A Secret whose Job was gone before it was made has no owner that takes it along.
-            await api.ask("DELETE", core(namespace, "secrets"), query)
-    async for attempt in retrying(GONE_S):
-        with attempt:
-            left, _ = await api.listed(core(namespace, "pods"), query)
-            if left:
-                raise ApiError(0, "not gone yet", f"{len(left)} pods of run {run} are still ending", retry_after=0.5)
+    options = {"propagationPolicy": "Background"}
+    # A Secret whose Job was gone before it was made has no owner that takes it along.
+    for path in (batch(namespace), core(namespace, "secrets")):
+        await persist(partial(api.ask, "DELETE", path, query, options), GONE_S)
+    deadline = time.monotonic() + GONE_S
+    while left := (await api.listed(core(namespace, "pods"), query))[0]:
+        if time.monotonic() > deadline:
+            log.warning("%d pods of run %s are still ending; is their node gone?", len(left), run)
+            break
+        await asyncio.sleep(0.5)
     return sorted(job["metadata"].get("annotations", {}).get(manifest.NAME, job["metadata"]["name"]) for job in jobs)
 
 

@@ -90,8 +90,8 @@ class Watch:
                 async for version_seen in self._news(kind, version):
                     version, failures = version_seen, 0
             except ApiError as error:
-                if error.status:
-                    log.debug("watch of %ss: %s", kind, error)
+                if not error.passing and error.status != 410 and failures == 0:
+                    log.warning("the %ss of this run cannot be watched: %s", kind, error)
                 # A silent or broken one may have lost news; a place that is too old certainly has.
                 version = ""
                 pause = min(_PAUSE_S * 2**failures, _MAX_PAUSE_S)

@@ -62,7 +62,7 @@ def test_what_holds_an_agent_in(tmp_path: Path) -> None:
         }
         assert container["resources"]["limits"]["memory"]
     agent, sidecar = pod["containers"]
-    assert agent["resources"]["limits"] == {"cpu": "500m", "memory": "512Mi"}
+    assert agent["resources"]["limits"] == {"cpu": "500m", "memory": "512Mi", "ephemeral-storage": "4Gi"}
     mounts = {mount["mountPath"]: mount for mount in agent["volumeMounts"]}
     assert mounts["/run/openforge"]["readOnly"] and mounts["/opt/claude-code"]["readOnly"]
     assert manifest.KEY not in mounts, "the agent cannot read its pod's key"

@@ -87,6 +87,13 @@ async def test_a_pod_without_a_result_is_lost(tmp_path: Path) -> None:
     assert "sent no result" in outcome.detail
 
 
+async def test_an_exit_code_that_an_agent_made_up_is_none(tmp_path: Path) -> None:
+    async with backend(delivers(2, body=result("none of your business"))) as (_, sandbox):
+        outcome = await sandbox.run(spec(tmp_path))
+    assert (outcome.reason, outcome.exit_code) == ("lost", None)
+    assert outcome.detail == "its exit code cannot be read: 'none of your business'"
+
+
 async def test_cancelling_leaves_nothing(tmp_path: Path) -> None:
     async with backend(scripts.exits(0, after=60)) as (c, sandbox):
         running = [asyncio.create_task(sandbox.run(spec(tmp_path, sample=n))) for n in range(8)]
