@@ -43,8 +43,8 @@ async def control(url: str, folder: Path, slots: int, in_flight: int) -> None:
 
     async def fill(number: int) -> None:
         accepted = folder / f"{number:04}.json"
-        for try_ in range(TRIES):
-            async with places:
+        async with places:
+            for try_ in range(TRIES):
                 one = spec(Path(scratch), number, try_)
                 reason: str
                 try:
@@ -52,14 +52,16 @@ async def control(url: str, folder: Path, slots: int, in_flight: int) -> None:
                     reason, detail = outcome.reason, outcome.detail
                 except InfrastructureError as error:
                     reason, detail = "not started", str(error)
-            with (folder / "tries.log").open("a") as log:
-                log.write(json.dumps({"slot": number, "try": try_, "reason": reason, "detail": detail[:200]}) + "\n")
-            if reason == "exited":
-                pod = (one.workspace / "pod.txt").read_text()
-                temporary = Path(scratch) / f"{number:04}"
-                temporary.write_text(json.dumps({"try": try_, "pod": pod}))
-                os.link(temporary, accepted)
-                return
+                with (folder / "tries.log").open("a") as log:
+                    log.write(
+                        json.dumps({"slot": number, "try": try_, "reason": reason, "detail": detail[:200]}) + "\n"
+                    )
+                if reason == "exited":
+                    pod = (one.workspace / "pod.txt").read_text()
+                    temporary = Path(scratch) / f"{number:04}"
+                    temporary.write_text(json.dumps({"try": try_, "pod": pod}))
+                    os.link(temporary, accepted)
+                    return
         raise SystemExit(f"slot {number} was not filled in {TRIES} tries")
 
     with tempfile.TemporaryDirectory(prefix="openforge-chaos-") as scratch:

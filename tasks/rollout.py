@@ -100,14 +100,14 @@ def read_row(path: Path) -> dict[str, Any] | None:
 async def fill(slot: Slot, arena: Arena) -> dict[str, Any]:
     """Run tries at `slot` until one ends by itself; returns the last try's row. Nothing of it is left running."""
     rollout = slot.rollout
-    while True:
-        async with arena.slots:
+    async with arena.slots:  # held from try to try: what has begun is finished before anything new begins
+        while True:
             row = await _try(slot, rollout, arena)
-        path = row_path(arena.folder, rollout)
-        await asyncio.to_thread(records.write, str(path), records.table([row], records.ROLLOUTS))
-        if row["error_class"] != "InfrastructureError" or rollout.try_ + 1 >= arena.tries:
-            return row
-        rollout = rollout.next_try()
+            path = row_path(arena.folder, rollout)
+            await asyncio.to_thread(records.write, str(path), records.table([row], records.ROLLOUTS))
+            if row["error_class"] != "InfrastructureError" or rollout.try_ + 1 >= arena.tries:
+                return row
+            rollout = rollout.next_try()
 
 
 async def _try(slot: Slot, rollout: Rollout, arena: Arena) -> dict[str, Any]:

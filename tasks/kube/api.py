@@ -7,6 +7,7 @@ of rollouts makes thousands of events a minute.
 from collections.abc import AsyncIterator
 from collections.abc import Awaitable
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -31,6 +32,7 @@ T = TypeVar("T")
 
 _LATER = frozenset({408, 429, 500, 502, 503, 504})
 _PAGE = "500"
+_LIST_S = 30.0
 
 
 class ApiError(Exception):
@@ -107,7 +109,7 @@ class Api:
         items: list[dict[str, Any]] = []
         more: Query = []
         while True:
-            page = await self.ask("GET", path, [*query, ("limit", _PAGE), *more])
+            page = await persist(partial(self.ask, "GET", path, [*query, ("limit", _PAGE), *more]), _LIST_S)
             items += page["items"]
             more = [("continue", page["metadata"].get("continue") or "")]
             if not more[0][1]:

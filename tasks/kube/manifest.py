@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from proxy_addons.errors import ConfigError
 from tasks.kube.settings import Settings
 from tasks.sandboxes import HOME
 from tasks.sandboxes import WORKSPACE
@@ -217,6 +218,8 @@ def _sidecar(settings: Settings, spec: Spec, command: str) -> dict[str, Any]:
 def _payload(settings: Settings, spec: Spec) -> list[dict[str, Any]]:
     if not spec.payload:
         return []
+    if spec.payload not in settings.payloads:
+        raise ConfigError(f"kubernetes.images: no image is named for the harness {spec.payload}")
     copies = " && ".join(f"cp -a {path}/. /{name}/" for name, path in payload(spec))
     return [
         {

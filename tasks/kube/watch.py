@@ -57,7 +57,6 @@ class Watch:
         self._silence_s = silence_s
         self._paths = {"job": batch(namespace), "pod": core(namespace, "pods")}
         self._seen: dict[str, Seen] = {}
-        self._ready = {kind: asyncio.Event() for kind in self._paths}
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> "Watch":
@@ -84,19 +83,26 @@ class Watch:
     async def _follow(self, kind: str) -> None:
         version, failures = "", 0
         while True:
+            asked: float | None = None
             try:
                 if not version:
                     version = await self._list(kind)
                 async for version_seen in self._news(kind, version):
                     version, failures = version_seen, 0
+                await asyncio.sleep(_PAUSE_S * random.random())
+                continue
             except ApiError as error:
                 if not error.passing and error.status != 410 and failures == 0:
                     log.warning("the %ss of this run cannot be watched: %s", kind, error)
-                # A silent or broken one may have lost news; a place that is too old certainly has.
-                version = ""
-                pause = min(_PAUSE_S * 2**failures, _MAX_PAUSE_S)
-                failures += 1
-                await asyncio.sleep(error.retry_after or pause * random.uniform(0.5, 1.0))
+                asked = error.retry_after
+            except Exception:
+                # Every rollout of the run waits for this task: it must outlive an object that it cannot read.
+                log.exception("the watch of this run's %ss starts again", kind)
+            # A silent or broken one may have lost news; a place that is too old certainly has.
+            version = ""
+            pause = min(_PAUSE_S * 2**failures, _MAX_PAUSE_S)
+            failures += 1
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0) if asked is None else asked)
 
     async def _list(self, kind: str) -> str:
         items, version = await self._api.listed(self._paths[kind], [("labelSelector", self._selector)])

@@ -12,6 +12,8 @@ import signal
 import time
 from typing import Any
 
+import aiohttp
+
 from tests.kube import scripts
 from tests.kube.cluster import Cluster
 from tests.kube.cluster import cluster
@@ -37,18 +39,17 @@ def worker(median: float, sigma: float, ran: dict[str, list[float]], chaos: floa
             return
         await pod.schedule()
         sidecar = Sidecar(pod)
-        await sidecar.fetch()
-        pod.running()
-        start = time.time()
-        await asyncio.sleep(seconds)
-        body = result(files={"workspace/pod.txt": pod.uid.encode()})
-        ran[pod.labels["job-name"]] = [start, time.time()]
-        status = await sidecar.send(body)
-        if status < 300:
-            pod.exited(0, container="agent")
-            pod.exited(0, container="sidecar")
-        else:
-            pod.exited(1)
+        try:
+            await sidecar.fetch()
+            pod.running()
+            start = time.time()
+            await asyncio.sleep(seconds)
+            ran[pod.labels["job-name"]] = [start, time.time()]
+            status = await sidecar.send(result(files={"workspace/pod.txt": pod.uid.encode()}))
+        except aiohttp.ClientError:  # its controller was killed
+            status = 0
+        pod.exited(0, container="agent")
+        pod.exited(0 if status == 200 else 1, container="sidecar")
 
     return script
 

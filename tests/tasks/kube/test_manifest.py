@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kubernetes.aio import client
 
+from proxy_addons.errors import ConfigError
 from tasks.kube import manifest
 from tests.tasks.kube.support import settings
 from tests.tasks.kube.support import spec
@@ -67,6 +68,11 @@ def test_what_holds_an_agent_in(tmp_path: Path) -> None:
     assert mounts["/run/openforge"]["readOnly"] and mounts["/opt/claude-code"]["readOnly"]
     assert manifest.KEY not in mounts, "the agent cannot read its pod's key"
     assert manifest.KEY in {mount["mountPath"] for mount in sidecar["volumeMounts"]}
+
+
+def test_a_harness_without_an_image_is_a_configuration_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"kubernetes\.images: no image is named for the harness codex"):
+        manifest.job(settings(), spec(tmp_path, payload="codex"), "mark")
 
 
 def test_who_it_is(tmp_path: Path) -> None:
