@@ -4,6 +4,7 @@ The client's models are left out on purpose: a pod as a model costs a millisecon
 of rollouts makes thousands of events a minute.
 """
 
+import os
 from collections.abc import AsyncIterator
 from collections.abc import Awaitable
 from collections.abc import Callable
@@ -57,9 +58,12 @@ class ApiError(Exception):
 
 
 async def load_configuration() -> Configuration:
-    """From KUBECONFIG, ~/.kube/config or the pod's own service account. Raises ConfigError."""
+    """From KUBECONFIG, else the pod's own service account, else ~/.kube/config. Raises ConfigError."""
     try:
-        await kube_config.load_config()
+        if "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ:
+            kube_config.load_incluster_config()
+        else:
+            await kube_config.load_kube_config()
     except kube_config.ConfigException as error:
         raise ConfigError(f"kubernetes: no cluster to talk to ({error}); set KUBECONFIG") from None
     configuration = Configuration.get_default_copy()

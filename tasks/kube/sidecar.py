@@ -44,7 +44,7 @@ def persist(ask: Callable[[], int]) -> None:
     while True:
         try:
             status: object = ask()
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, tarfile.TarError) as error:
             status = f"{type(error).__name__}: {error}"
         if isinstance(status, int) and status < 300:
             return

@@ -1,5 +1,6 @@
 """A slot filled over a cluster: real Claude Code, real proxy, real sidecars, a verifier in a pod of its own."""
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +10,14 @@ from proxy_addons import records
 from tasks import builtin
 from tasks import harnesses
 from tasks import taskset
+from tasks.epoch import merge
+from tasks.epoch import run_group
 from tasks.kube import manifest
+from tasks.kube.settings import Bounds
 from tasks.rollout import fill
 from tasks.rollout import recorded
 from tasks.run import ROOT
+from tasks.sandboxes import PROXY_URL
 from tests.kube import scripts
 from tests.tasks.arena import Teacher
 from tests.tasks.arena import arena
@@ -45,7 +50,10 @@ def images() -> dict[str, dict[str, Path]]:
 
 
 async def test_a_solved_task_is_a_reward_and_a_whole_recording(tmp_path: Path, task: taskset.Task) -> None:
-    async with arena(tmp_path, Teacher()) as place, real_pods(tmp_path, images(), run="test") as (c, sandbox):
+    async with (
+        arena(tmp_path, Teacher()) as place,
+        real_pods(tmp_path, images(), run="test", bounds=Bounds()) as (c, sandbox),
+    ):
         there = replace(place, sandbox=sandbox)
         row = await fill(slot(task), there)
         assert recorded(place.folder, slot(task), place.tries) is not None
@@ -57,8 +65,38 @@ async def test_a_solved_task_is_a_reward_and_a_whole_recording(tmp_path: Path, t
     assert not (place.scratch / row["rollout"]).exists()
 
 
+async def test_the_same_records_as_in_a_local_sandbox(
+    tmp_path: Path, task: taskset.Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = [replace(slot(task), rollout=replace(slot(task).rollout, sample=n)) for n in range(2)]
+    async with (
+        arena(tmp_path, Teacher()) as place,
+        real_pods(tmp_path, images(), run="test", bounds=Bounds()) as (_, sandbox),
+    ):
+        # One at a time: processes share the one port that pods have each for themselves.
+        cluster = replace(place, sandbox=sandbox, folder=tmp_path / "cluster", slots=asyncio.Semaphore(1))
+        there = await run_group(group, cluster)
+        monkeypatch.setattr("tasks.rollout.PROXY_URL", PROXY_URL)
+        here = await run_group(group, replace(place, folder=tmp_path / "local"))
+        rows = {name: merge(tmp_path / name, [group], place.tries) for name in ("cluster", "local")}
+        calls = {
+            name: [records.read(row["calls_path"], records.CALLS) for row in found] for name, found in rows.items()
+        }
+    assert there == here | {"ran": 2} and here["rewards"] == [1.0, 1.0]
+    own = {"sandbox", "started_at", "ended_at", "timings", "calls_path", "reason", "verdict_reason"}
+    for a, b in zip(rows["cluster"], rows["local"], strict=True):
+        assert {k: v for k, v in a.items() if k not in own} == {k: v for k, v in b.items() if k not in own}
+    tokens = ("prompt_delta_ids", "prompt_prefix_len", "sampled_ids", "sampled_logprobs", "finish")
+    assert [[[call[k] for k in tokens] for call in each] for each in calls["cluster"]] == [
+        [[call[k] for k in tokens] for call in each] for each in calls["local"]
+    ]
+
+
 async def test_a_pod_that_is_evicted_is_a_new_try_and_never_a_reward(tmp_path: Path, task: taskset.Task) -> None:
-    async with arena(tmp_path, Teacher()) as place, real_pods(tmp_path, images(), run="test") as (c, sandbox):
+    async with (
+        arena(tmp_path, Teacher()) as place,
+        real_pods(tmp_path, images(), run="test", bounds=Bounds()) as (c, sandbox),
+    ):
         c.script = scripts.in_turn(scripts.evicted(), Pods(tmp_path / "pods", images()))
         row = await fill(slot(task), replace(place, sandbox=sandbox))
         first = records.read(str(place.folder / "rollouts" / f"{slot(task).rollout.id}.parquet"), records.ROLLOUTS)[0]
@@ -68,7 +106,10 @@ async def test_a_pod_that_is_evicted_is_a_new_try_and_never_a_reward(tmp_path: P
 
 
 async def test_a_verifier_that_is_evicted_is_run_again_without_the_harness(tmp_path: Path, task: taskset.Task) -> None:
-    async with arena(tmp_path, Teacher()) as place, real_pods(tmp_path, images(), run="test") as (c, sandbox):
+    async with (
+        arena(tmp_path, Teacher()) as place,
+        real_pods(tmp_path, images(), run="test", bounds=Bounds()) as (c, sandbox),
+    ):
         real = Pods(tmp_path / "pods", images())
         c.script = scripts.in_turn(real, scripts.evicted(), real)
         row = await fill(slot(task), replace(place, sandbox=sandbox))

@@ -7,8 +7,10 @@ from typing import Any
 
 import psutil
 import pytest
+from aiohttp import web
 
 from tasks.kube import manifest
+from tasks.kube.collector import Collector
 from tasks.sandboxes import Outcome
 from tests.kube import scripts
 from tests.tasks.kube.processes import real_pods
@@ -99,6 +101,20 @@ async def test_the_proxy_is_at_hand(tmp_path: Path, port: int) -> None:
 async def test_an_agent_cannot_stop_its_own_end(tmp_path: Path) -> None:
     outcome, _ = await shell(tmp_path, "kill -STOP $PPID; sleep 97163", wall_s=0.5)
     assert outcome.reason == "timeout"
+
+
+async def test_files_that_break_off_are_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, broken = Collector._input, [True]
+
+    async def once(self: Collector, http: web.Request) -> web.StreamResponse:
+        if not broken:
+            return await whole(self, http)
+        broken.pop()
+        return web.Response(body=b"run\0" + bytes(1000))
+
+    monkeypatch.setattr(Collector, "_input", once)
+    outcome, out = await shell(tmp_path, "echo hi")
+    assert (outcome.exit_code, out, broken) == (0, "hi\n", [])
 
 
 async def test_a_pod_that_fails_to_fetch_did_not_start(tmp_path: Path) -> None:
