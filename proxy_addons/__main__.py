@@ -34,11 +34,14 @@ from proxy_addons.ledger import Ledger
 from proxy_addons.live import Live
 from proxy_addons.rendering import load_rendering
 
+LOOPBACK = "127.0.0.1"
 IDLE_TIMEOUT_S = 3600
 MAX_BODY = "64m"
 
 
-async def serve(port: int, control_port: int, engine: str, model: Path, token: str, confdir: str) -> None:
+async def serve(
+    port: int, control_port: int, engine: str, model: Path, token: str, confdir: str, host: str = LOOPBACK
+) -> None:
     """Run until cancelled. Raises OSError if a port is taken."""
     live, ledger = Live(), Ledger()
     rendering = load_rendering(model)
@@ -46,31 +49,31 @@ async def serve(port: int, control_port: int, engine: str, model: Path, token: s
         session = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
         client = EngineClient(engine, session)
         gateway = Gateway(live, ledger, rendering, client.generate)
-        streams = await _listen(stack, gateway.app(), 0)
+        streams = await _listen(stack, gateway.app(), LOOPBACK, 0)
         control = Control(live, ledger, gateway, rendering, token)
-        await _listen(stack, control.app(), control_port)
-        master = _master(port, confdir, Capture(live, ledger, gateway, ("127.0.0.1", streams)))
+        await _listen(stack, control.app(), host, control_port)
+        master = _master(host, port, confdir, Capture(live, ledger, gateway, (LOOPBACK, streams)))
         loop = asyncio.get_running_loop()
         for name in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(name, master.shutdown)
         gc.collect()
         gc.freeze()  # what is loaded now stays: the collector need not look at it again and again
-        print(f"proxy: listening on 127.0.0.1:{port}", flush=True)
+        print(f"proxy: listening on {host}:{port}", flush=True)
         await master.run()
     ledger.stop()
 
 
-async def _listen(stack: contextlib.AsyncExitStack, app: web.Application, port: int) -> int:
+async def _listen(stack: contextlib.AsyncExitStack, app: web.Application, host: str, port: int) -> int:
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    site = web.TCPSite(runner, "127.0.0.1", port)
+    site = web.TCPSite(runner, host, port)
     await site.start()
     return int(runner.addresses[0][1])
 
 
-def _master(port: int, confdir: str, capture: Capture) -> Master:
-    master = Master(options.Options(listen_host="127.0.0.1", listen_port=port, confdir=confdir), with_termlog=True)
+def _master(host: str, port: int, confdir: str, capture: Capture) -> Master:
+    master = Master(options.Options(listen_host=host, listen_port=port, confdir=confdir), with_termlog=True)
     master.addons.add(
         core.Core(), proxyserver.Proxyserver(), next_layer.NextLayer(), tlsconfig.TlsConfig(), errorcheck.ErrorCheck()
     )
@@ -93,6 +96,9 @@ def _master(port: int, confdir: str, capture: Capture) -> Master:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(prog="python -m proxy_addons", description=__doc__)
+    parser.add_argument(
+        "--host", default=LOOPBACK, help="address to listen at; another than loopback only in a cluster"
+    )
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--control-port", type=int, required=True)
     parser.add_argument("--engine", required=True, help="the policy server's URL")
@@ -103,7 +109,7 @@ def main() -> None:
         if not token:
             raise ConfigError("OPENFORGE_PROXY_TOKEN is not set: the control port needs a token")
         with tempfile.TemporaryDirectory(prefix="openforge-proxy-") as confdir:
-            asyncio.run(serve(args.port, args.control_port, args.engine, args.model, token, confdir))
+            asyncio.run(serve(args.port, args.control_port, args.engine, args.model, token, confdir, args.host))
     except (ConfigError, OSError) as error:
         sys.exit(f"proxy: {error}")
 
