@@ -29,7 +29,7 @@ find_python() {
 }
 endef
 
-.PHONY: help setup harnesses harnesses-all train stop test test-harnesses lint warm-start model-smollm2 engine-vllm bench-proxy bench-rollouts bench-chaos clean
+.PHONY: help setup harnesses harnesses-all doctor train stop test test-harnesses lint warm-start model-smollm2 engine-vllm bench-proxy bench-rollouts bench-chaos clean
 
 help:  ## list the chores
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -95,6 +95,9 @@ $(HARNESSES)/.ready-all: deploy/harnesses/all/package.json deploy/harnesses/all/
 	PATH="$$(ls -d $$PWD/$(HARNESSES)/node_modules/node-linux-*/bin):$$PATH" \
 	    npm rebuild --prefix $(HARNESSES) --loglevel=error openclaw
 	touch $@
+
+doctor: setup  ## check what a run needs, line by line; PROFILE=kubernetes looks at the cluster of KUBECONFIG
+	@.venv/bin/python -m tasks.doctor --profile $(or $(PROFILE),local)
 
 train: setup harnesses  ## train on this machine; CONFIG='{"epochs": 2}' gives values, KEEP=1 leaves Prefect running
 	@.venv/bin/python -m flows.local_stack train
