@@ -1,7 +1,7 @@
 # One image a harness. An init container copies /opt to a volume that the agent's container mounts, so each image holds
 # the harness at the path where `tasks.harnesses` looks for it inside a sandbox, and a shell with `cp`.
-#   docker build -f deploy/images/harnesses.Dockerfile --target claude-code -t openforge/harness-claude-code:0.1.0 .
-#   docker build -f deploy/images/harnesses.Dockerfile --target codex -t openforge/harness-codex:0.1.0 .
+#   docker build -f deploy/images/harnesses.Dockerfile --target claude-code -t openforge/claude-code:0.1.0 .
+#   docker build -f deploy/images/harnesses.Dockerfile --target codex -t openforge/codex:0.1.0 .
 FROM node:24-bookworm-slim AS install
 WORKDIR /harnesses
 COPY deploy/harnesses/package.json deploy/harnesses/package-lock.json ./

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,9 +33,14 @@ SETTINGS = "openforge"
 """The ConfigMap of deploy/kubernetes/base/settings.yaml."""
 PUBLIC = (("1.1.1.1", 443), ("8.8.8.8", 53), ("169.254.169.254", 80))
 """What no rollout may reach: the internet, a name server, the cloud's own metadata (and so its credentials)."""
-NAMED = ("system_namespace", "service_account", "priority_class", "runs_claim", "sidecar_image", "task_image")
+NAMED = (
+    *("system_namespace", "service_account", "priority_class", "runs_claim"),
+    *("trainer_image", "sidecar_image", "task_image"),
+)
+SERVICES = ("policy", "postgres", "prefect-server", "prefect-worker", "proxy")
+"""Values of the label `openforge/part`, of which at least one pod must be ready."""
 PROXY_PORT = 9100
-BOUND_S = 300.0
+BOUND_S = 600.0
 """How long a probe may take, most of which is for its image."""
 _APPLY = "kubectl apply -k deploy/kubernetes/overlays/<kind or aks>"
 _PAYLOAD = "payload."
@@ -80,6 +86,7 @@ async def check_cluster(
             return
         place = Place(api, namespace, settings, bound_s, public, proxy_port)
         yield await _priority(place)
+        yield await _services(place)
         probes = [_network(place), _storage(place), *(_harness(place, name) for name in _harnesses(place))]
         for done in asyncio.as_completed(probes):
             for check in await done:
@@ -143,6 +150,36 @@ async def _priority(place: Place) -> Check:
     return Check("priority", True, f"{name} is {found['value']}")
 
 
+async def _services(place: Place) -> Check:
+    system = place.settings["system_namespace"]
+    try:
+        found, _ = await place.api.listed(core(system, "pods"), [("labelSelector", "openforge/part")])
+    except ApiError as error:
+        return Check("services", None, f"the pods of {system} are not told: {error}")
+    ready: Counter[str] = Counter()
+    trouble = {}
+    for pod in found:
+        part = pod["metadata"]["labels"]["openforge/part"]
+        if any(each["type"] == "Ready" and each["status"] == "True" for each in pod["status"].get("conditions", ())):
+            ready[part] += 1
+        elif part in SERVICES:
+            trouble[part] = f"{pod['metadata']['name']} is not ready: {_why(pod)}"
+    if missing := [trouble.get(part, f"{part} has no pod") for part in SERVICES if not ready[part]]:
+        return Check("services", False, f"{'; '.join(missing)}; kubectl -n {system} describe pods")
+    return Check("services", True, ", ".join(f"{ready[part]} {part}" for part in SERVICES))
+
+
+def _why(pod: dict[str, Any]) -> str:
+    """What its first waiting container waits for, or its phase."""
+    status = pod["status"]
+    for each in [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]:
+        if waiting := each["state"].get("waiting"):
+            return f"{waiting.get('reason')} {waiting.get('message', '')}".strip()
+        if "running" in each["state"] and each in status.get("initContainerStatuses", ()):
+            return f"its init container {each['name']} runs; kubectl logs -c {each['name']} says what it waits for"
+    return str(status.get("phase"))
+
+
 def _harnesses(place: Place) -> list[str]:
     return sorted(key.removeprefix(_PAYLOAD) for key in place.settings if key.startswith(_PAYLOAD))
 
@@ -181,14 +218,16 @@ async def _network(place: Place) -> list[Check]:
 
 async def _storage(place: Place) -> list[Check]:
     system, claim = place.settings["system_namespace"], place.settings["runs_claim"]
-    job = pods.python_probe(_name("storage"), place.settings["sidecar_image"], "storage", {"folder": "/runs"}, claim)
+    # In the flow's image, so that this one is known to be there, too.
+    image = place.settings["trainer_image"]
+    job = pods.python_probe(_name("storage"), image, "storage", {"folder": "/runs"}, claim)
     said = await _run(place, system, job, json.loads)
     name = f"storage (claim {claim} in {system})"
     if isinstance(said, str):
         return [Check(name, False, f"the probe pod: {said}")]
     if "error" in said:
         return [Check(name, False, f"not writable for user {pods.UID}: {said['error']}; check its StorageClass")]
-    return [Check(name, True, f"writable, {said['free_bytes'] >> 30} GiB free")]
+    return [Check(name, True, f"writable, {said['free_bytes'] >> 30} GiB free ({image})")]
 
 
 async def _harness(place: Place, name: str) -> list[Check]:

@@ -115,6 +115,6 @@ def probe_jobs() -> list[Object]:
     """The doctor's Jobs."""
     network = doctor_pods.python_probe("network", "openforge/sidecar:0.1.0", "network", {})
     storage = doctor_pods.python_probe("storage", "openforge/sidecar:0.1.0", "storage", {}, "runs")
-    harness = doctor_pods.harness_probe("harness", "codex", "openforge/harness-codex:0.1.0", "debian:bookworm-slim")
+    harness = doctor_pods.harness_probe("harness", "codex", "openforge/codex:0.1.0", "debian:bookworm-slim")
     places = ((network, "openforge"), (storage, "openforge-system"), (harness, "openforge"))
     return [job | {"metadata": job["metadata"] | {"namespace": place}} for job, place in places]

@@ -17,9 +17,11 @@ from tasks.run import ROOT
 from tests.deploy.manifests import KUBERNETES
 from tests.deploy.manifests import OVERLAYS
 from tests.deploy.manifests import Object
+from tests.deploy.manifests import base
 from tests.deploy.manifests import flow_job
 from tests.deploy.manifests import pod_specs
 from tests.deploy.manifests import rendered
+from tests.deploy.manifests import settings_data
 from training.engines import embedded
 from training.engines import vllm
 
@@ -103,3 +105,13 @@ def test_the_deployments_use_the_pool(overlay: str) -> None:
     assert re.search(rf"^async def {name}\(", (ROOT / path).read_text(), re.M)
     config = load_config(deployment["parameters"]["config"])
     assert (config.profile, config.runs_dir) == ("kubernetes", "/runs")
+
+
+def test_a_run_takes_the_images_that_are_deployed() -> None:
+    names = {key: value for key, value in settings_data(base()).items() if key.startswith("payload.")}
+    configured = load_config({"profile": "kubernetes"}).kubernetes
+    assert {f"payload.{name}": image for name, image in configured.images.items()} == names
+    assert configured.service_account == settings_data(base())["service_account"]
+    file = yaml.safe_load((KUBERNETES / "overlays" / "kind" / "prefect.yaml").read_text())
+    image = file["deployments"][0]["work_pool"]["job_variables"]["image"]
+    assert image == settings_data(base())["trainer_image"]

@@ -14,6 +14,7 @@ from aiohttp.test_utils import TestServer
 
 from tasks.doctor import Check
 from tasks.doctor import pods
+from tasks.doctor.cluster import SERVICES
 from tasks.doctor.cluster import check_cluster
 from tasks.doctor.versions import wanted
 from tasks.run import ROOT
@@ -27,6 +28,7 @@ from tests.kube.pods import Pod
 from tests.kube.processes import Processes
 from tests.kube.resources import RESOURCES
 from tests.kube.resources import Resource
+from tests.kube.support import eventually
 from training.child import free_port
 
 PROGRAMS = {"claude_code": "claude-code/claude", "codex": "codex/bin/codex"}
@@ -90,7 +92,7 @@ def instead(what: str, other: Script, folder: Path) -> Script:
 
 
 @asynccontextmanager
-async def deployed(script: Script, proxies: int = 1) -> AsyncIterator[Cluster]:
+async def deployed(script: Script, *parts: str) -> AsyncIterator[Cluster]:
     """A cluster with what deploy/kubernetes/base brings, as far as the doctor looks at it."""
     async with cluster(script) as c:
         c.objects.create("namespaces", {"metadata": {"name": "openforge-system"}, "status": {"phase": "Active"}})
@@ -99,22 +101,20 @@ async def deployed(script: Script, proxies: int = 1) -> AsyncIterator[Cluster]:
             if item["kind"] in plural:
                 c.objects.create(plural[item["kind"]], item, item["metadata"].get("namespace", ""))
         await asyncio.sleep(0)  # the kubelets see what is made after they have begun
-        for number in range(proxies):
-            await _proxy_pod(c, number)
+        for number, part in enumerate(parts or SERVICES):
+            await _service(c, part, f"{part}-{number}")
         yield c
         await asyncio.sleep(0.05)
         left = [item["metadata"]["name"] for item in c.objects.all("jobs") if pods.RUN in item["metadata"]["name"]]
         assert left == [], "the doctor leaves Jobs behind"
 
 
-async def _proxy_pod(c: Cluster, number: int) -> None:
-    meta = {"name": f"proxy-{number}", "labels": {"openforge/part": "proxy"}}
+async def _service(c: Cluster, part: str, name: str) -> None:
+    meta: dict[str, Any] = {"name": name, "labels": {"openforge/part": part}}
     meta["annotations"] = {ANNOTATION: json.dumps({"name": "exits", "after": 600})}
-    spec = {"containers": [{"name": "proxy", "image": "openforge/proxy:0.1.0"}]}
+    spec = {"containers": [{"name": part, "image": "test:1"}]}
     c.api.create(RESOURCES["pods"], {"kind": "Pod", "metadata": meta, "spec": spec}, "openforge-system")
-    async with asyncio.timeout(5):
-        while not c.objects.get("pods", "openforge-system", f"proxy-{number}")["status"].get("podIP"):
-            await asyncio.sleep(0.01)
+    await eventually(lambda: c.objects.get("pods", "openforge-system", name)["status"].get("podIP"))
 
 
 async def examine(c: Cluster, **given: Any) -> dict[str, Check]:
@@ -132,7 +132,7 @@ def proxy() -> Iterator[web.Application]:
 
 @pytest.mark.timeout(60)
 async def test_all_is_well(images: Path, proxy: web.Application) -> None:
-    async with TestServer(proxy) as server, deployed(really(images), proxies=2) as c:
+    async with TestServer(proxy) as server, deployed(really(images), *SERVICES, "proxy") as c:
         checks = await examine(c, proxy_port=server.port)
     assert {name: check.ok for name, check in checks.items()} == dict.fromkeys(checks, True)
     assert checks["permissions"].text == "all 12 that a run needs in openforge"
@@ -141,6 +141,7 @@ async def test_all_is_well(images: Path, proxy: web.Application) -> None:
     assert checks["egress"].text.startswith("denied, 1 addresses tried")
     assert checks["claude_code"].text.startswith(wanted(ROOT)["claude_code"])
     assert checks["storage (claim runs in openforge-system)"].text.startswith("writable, ")
+    assert checks["services"].text == "1 policy, 1 postgres, 1 prefect-server, 1 prefect-worker, 2 proxy"
 
 
 @pytest.mark.timeout(60)
@@ -169,14 +170,15 @@ async def test_name_servers_must_not_be_reached_either(images: Path, proxy: web.
 
 @pytest.mark.timeout(60)
 async def test_no_proxy_no_right_no_quota_no_priority(images: Path) -> None:
-    async with deployed(really(images), proxies=0) as c:
+    async with deployed(really(images), "policy", "flow") as c:
         c.api.denied |= {("watch", "pods"), ("create", "secrets")}
         c.objects.change("resourcequotas", "openforge", "rollouts", lambda item: item["spec"]["hard"].update(pods="0"))
         c.objects.delete("priorityclasses", "", "openforge-rollout")
         checks = await examine(c)
+    assert "postgres has no pod; prefect-server has no pod" in checks["services"].text
     failed = {name for name, check in checks.items() if check.ok is False}
     # A quota of 0 pods keeps the probes of that namespace from starting; the storage's is in the other.
-    assert failed == {"permissions", "quota", "priority", "network", "claude_code", "codex"}
+    assert failed == {"permissions", "quota", "priority", "services", "network", "claude_code", "codex"}
     assert "not allowed in namespace openforge: create secrets, watch pods" in checks["permissions"].text
     assert "pods 0 of 0" in checks["quota"].text
     assert "no PriorityClass openforge-rollout" in checks["priority"].text
@@ -201,6 +203,22 @@ async def test_a_probe_that_fails_says_it_in_the_clusters_words(
         checks = await examine(c, bound_s=3)
     assert checks[name].ok is False
     assert words in checks[name].text
+
+
+@pytest.mark.timeout(60)
+async def test_a_service_that_is_not_ready(images: Path) -> None:
+    async with deployed(really(images)) as c:
+        name = next(p["metadata"]["name"] for p in c.objects.all("pods") if "policy" in p["metadata"]["name"])
+
+        def waits(pod: dict[str, Any]) -> None:
+            waiting = {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting"}
+            pod["status"]["containerStatuses"][0]["state"] = {"waiting": waiting}
+            pod["status"]["conditions"] = []
+
+        c.objects.change("pods", "openforge-system", name, waits)
+        checks = await examine(c)
+    words = f"{name} is not ready: CrashLoopBackOff back-off 5m0s restarting; kubectl -n openforge-system describe"
+    assert checks["services"].ok is False and checks["services"].text.startswith(words)
 
 
 @pytest.mark.timeout(60)
