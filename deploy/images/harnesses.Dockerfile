@@ -12,9 +12,9 @@ RUN mkdir /payload \
     && cp -a node_modules/@openai/codex-linux-$(node -p process.arch)/vendor/*-unknown-linux-musl /payload/codex
 
 FROM busybox:1.37.0 AS claude-code
-COPY --from=install /payload/claude-code /opt/claude-code
+COPY --from=install --chown=1000:1000 /payload/claude-code /opt/claude-code
 USER 1000:1000
 
 FROM busybox:1.37.0 AS codex
-COPY --from=install /payload/codex /opt/codex
+COPY --from=install --chown=1000:1000 /payload/codex /opt/codex
 USER 1000:1000

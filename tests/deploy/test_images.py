@@ -25,12 +25,13 @@ def steps(file: Path) -> list[tuple[str, str]]:
 
 def copies(file: Path) -> list[tuple[str | None, list[str], str]]:
     """(stage it comes from, sources, destination) of every COPY."""
-    found = []
+    found: list[tuple[str | None, list[str], str]] = []
     for instruction, value in steps(file):
         if instruction == "COPY":
             words = shlex.split(value)
-            stage = words.pop(0).removeprefix("--from=") if words[0].startswith("--from=") else None
-            found.append((stage, words[:-1], words[-1]))
+            flags = dict(word.removeprefix("--").split("=", 1) for word in words if word.startswith("--"))
+            *sources, destination = [word for word in words if not word.startswith("--")]
+            found.append((flags.get("from"), sources, destination))
     return found
 
 
