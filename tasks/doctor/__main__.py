@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import sys
+import warnings
 from collections.abc import AsyncIterator
 
 from proxy_addons.errors import ConfigError
@@ -19,7 +20,9 @@ async def _checks(profile: str, namespace: str) -> AsyncIterator[Check]:
             yield check
         return
     try:
-        configuration = await load_configuration()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the client warns of what the error says
+            configuration = await load_configuration()
     except ConfigError as error:
         yield Check("API server", False, str(error))
         return
@@ -32,7 +35,7 @@ async def _main(profile: str, namespace: str) -> int:
     async for check in _checks(profile, namespace):
         print(check.line(), flush=True)
         failed += check.ok is False
-    print(f"doctor: {failed} checks failed" if failed else "doctor: nothing failed")
+    print(f"doctor: {failed} check{'s' if failed > 1 else ''} failed" if failed else "doctor: nothing failed")
     return 1 if failed else 0
 
 

@@ -87,12 +87,24 @@ async def check_cluster(
         place = Place(api, namespace, settings, bound_s, public, proxy_port)
         yield await _priority(place)
         yield await _services(place)
-        probes = [_network(place), _storage(place), *(_harness(place, name) for name in _harnesses(place))]
-        for done in asyncio.as_completed(probes):
+        async for check in _probes(place):
+            yield check
+    finally:
+        await api.close()
+
+
+async def _probes(place: Place) -> AsyncIterator[Check]:
+    """All probes at once; when this is cancelled they remove their Jobs first."""
+    probes = [_network(place), _storage(place), *(_harness(place, name) for name in _harnesses(place))]
+    running = [asyncio.create_task(probe) for probe in probes]
+    try:
+        for done in asyncio.as_completed(running):
             for check in await done:
                 yield check
     finally:
-        await api.close()
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
 
 
 async def _reached(api: Api, host: str) -> Check:

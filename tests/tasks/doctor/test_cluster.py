@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import sys
 from collections.abc import AsyncIterator
 from collections.abc import Iterator
 from contextlib import asynccontextmanager
@@ -249,3 +251,29 @@ async def test_no_answer() -> None:
         configuration = c.aio_configuration()
     (check,) = [check async for check in check_cluster("openforge", configuration)]
     assert check.ok is False and "check KUBECONFIG" in check.text
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+async def test_the_command(tmp_path: Path) -> None:
+    async with cluster() as c:
+        env = {**os.environ, "KUBECONFIG": str(c.kubeconfig(tmp_path))}
+        argv = [sys.executable, "-m", "tasks.doctor", "--profile", "kubernetes"]
+        process = await asyncio.create_subprocess_exec(*argv, cwd=ROOT, env=env, stdout=asyncio.subprocess.PIPE)
+        output, _ = await process.communicate()
+    lines = output.decode().splitlines()
+    assert process.returncode == 1
+    assert lines[0] == f"ok    API server: v1.35.0+test at {c.url}"
+    assert lines[1:3] == ["ok    permissions: all 12 that a run needs in openforge", "ok    quota: none in openforge"]
+    assert lines[3].startswith("FAIL  settings: ConfigMap openforge in namespace openforge: 404")
+    assert lines[4:] == ["doctor: 1 check failed"]
+
+
+@pytest.mark.timeout(60)
+async def test_who_interrupts_it_leaves_nothing_behind(images: Path) -> None:
+    async with deployed(scripts.exits(after=60)) as c:
+        running = asyncio.create_task(examine(c))
+        await eventually(lambda: len([job for job in c.objects.all("jobs") if "status" in job]) == 4)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert running.cancelled()

@@ -85,4 +85,4 @@ def test_no_cluster_is_one_line(
     assert main(["--profile", "kubernetes"]) == 1
     first, last = capsys.readouterr().out.splitlines()
     assert first.startswith("FAIL  API server: ") and "set KUBECONFIG" in first
-    assert last == "doctor: 1 checks failed"
+    assert last == "doctor: 1 check failed"
