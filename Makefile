@@ -29,7 +29,7 @@ find_python() {
 }
 endef
 
-.PHONY: help setup harnesses harnesses-all train stop test test-harnesses lint warm-start model-smollm2 engine-vllm bench-proxy bench-records soak-proxy bench-rollouts bench-chaos clean
+.PHONY: help setup harnesses harnesses-all doctor train stop test test-harnesses lint warm-start model-smollm2 engine-vllm bench-proxy bench-records soak-proxy bench-rollouts bench-chaos clean
 
 help:  ## list the chores
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -116,6 +116,9 @@ $(HARNESSES)/.ready-python: deploy/harnesses/all/mini-swe-agent.txt deploy/harne
 	        -r deploy/harnesses/all/$$name.txt
 	done
 	touch $@
+
+doctor: setup  ## check what a run needs, line by line; PROFILE=kubernetes looks at the cluster of KUBECONFIG
+	@.venv/bin/python -m tasks.doctor --profile $(or $(PROFILE),local)
 
 train: setup harnesses  ## train on this machine; CONFIG='{"epochs": 2}' gives values, KEEP=1 leaves Prefect running
 	@.venv/bin/python -m flows.local_stack train
