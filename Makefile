@@ -29,7 +29,7 @@ find_python() {
 }
 endef
 
-.PHONY: help setup harnesses harnesses-all train stop test test-harnesses lint warm-start model-smollm2 engine-vllm bench-proxy bench-records soak-proxy clean
+.PHONY: help setup harnesses harnesses-all doctor train stop test test-harnesses lint warm-start model-smollm2 engine-vllm bench-proxy bench-records soak-proxy bench-rollouts bench-chaos clean
 
 help:  ## list the chores
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -117,6 +117,9 @@ $(HARNESSES)/.ready-python: deploy/harnesses/all/mini-swe-agent.txt deploy/harne
 	done
 	touch $@
 
+doctor: setup  ## check what a run needs, line by line; PROFILE=kubernetes looks at the cluster of KUBECONFIG
+	@.venv/bin/python -m tasks.doctor --profile $(or $(PROFILE),local)
+
 train: setup harnesses  ## train on this machine; CONFIG='{"epochs": 2}' gives values, KEEP=1 leaves Prefect running
 	@.venv/bin/python -m flows.local_stack train
 
@@ -170,6 +173,11 @@ bench-records: setup  ## what a long conversation costs, and what its records ta
 
 soak-proxy: setup  ## 20,000 calls and 1,000 kills of the proxy, 15 minutes at most; bench/out/soak.json
 	@.venv/bin/python -m bench.soak --minutes 15
+bench-rollouts: setup  ## the controller of rollouts on Kubernetes, against the test cluster; bench/out/rollouts.json
+	@.venv/bin/python -m bench.rollouts
+
+bench-chaos: setup  ## 500 rollouts in a cluster that misbehaves, their controller killed three times; bench/out/chaos.json
+	@.venv/bin/python -m bench.chaos
 
 .venv-litellm/.ready: | .venv/.ready
 	@echo "bench-proxy: installing LiteLLM, to measure against, in .venv-litellm"

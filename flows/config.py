@@ -78,7 +78,7 @@ class KubernetesConfig(_Part):
 
     namespace: str = Field(default="openforge", min_length=1, description="namespace of the rollout Jobs")
     images: dict[Harness, str] = Field(
-        default={"claude_code": "openforge/claude-code:latest", "codex": "openforge/codex:latest"},
+        default={"claude_code": "openforge/claude-code:0.1.0", "codex": "openforge/codex:0.1.0"},
         description="container image of each harness",
     )
     service_account: str = Field(

@@ -42,6 +42,7 @@ from proxy_addons.rendering import load_rendering
 from proxy_addons.replicas import Replicas
 from proxy_addons.stability import describe
 
+LOOPBACK = "127.0.0.1"
 IDLE_TIMEOUT_S = 3600
 ENGINE_KEEPALIVE_S = 3.0  # vLLM closes an idle connection after 5 s, and a request sent just then is lost
 PROBE = Message("user", "Write one line about the weather, in any language, and then stop.")
@@ -56,6 +57,7 @@ async def serve(
     confdir: str,
     egress_port: int | None = None,
     trust: Path | None = None,
+    host: str = LOOPBACK,
 ) -> None:
     """Run until cancelled. Raises OSError if a port is taken."""
     live, ledger = Live(), Ledger()
@@ -68,35 +70,35 @@ async def serve(
         replicas = Replicas([EngineClient(url, session) for url in engines], probe)
         stack.push_async_callback(replicas.close)
         gateway = Gateway(live, ledger, rendering, replicas.generate)
-        streams = ("127.0.0.1", await _listen(stack, gateway.app(), 0))
+        streams = (LOOPBACK, await _listen(stack, gateway.app(), LOOPBACK, 0))
         capture = Capture(live, ledger, gateway, streams)
-        master = _master(port, egress_port, confdir, capture, Egress(live, streams, capture.admit))
+        master = _master(host, port, egress_port, confdir, capture, Egress(live, streams, capture.admit))
         trusted = trusted_certificates(Path(confdir), trust)
         master.options.update(ssl_verify_upstream_trusted_ca=str(trusted))
         control = Control(live, ledger, gateway, rendering, await describe(rendering), replicas, token, trusted)
-        await _listen(stack, control.app(), control_port)
+        await _listen(stack, control.app(), host, control_port)
         loop = asyncio.get_running_loop()
         for name in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(name, master.shutdown)
         gc.collect()
         gc.freeze()  # what is loaded now stays: the collector need not look at it again and again
-        egress = f", as an HTTP proxy on 127.0.0.1:{egress_port}" if egress_port else ""
-        print(f"proxy: listening on 127.0.0.1:{port}{egress}", flush=True)
+        egress = f", as an HTTP proxy on {host}:{egress_port}" if egress_port else ""
+        print(f"proxy: listening on {host}:{port}{egress}", flush=True)
         await master.run()
     ledger.stop()
 
 
-async def _listen(stack: contextlib.AsyncExitStack, app: web.Application, port: int) -> int:
+async def _listen(stack: contextlib.AsyncExitStack, app: web.Application, host: str, port: int) -> int:
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    site = web.TCPSite(runner, "127.0.0.1", port)
+    site = web.TCPSite(runner, host, port)
     await site.start()
     return int(runner.addresses[0][1])
 
 
-def _master(port: int, egress_port: int | None, confdir: str, capture: Capture, egress: Egress) -> Master:
-    master = Master(options.Options(listen_host="127.0.0.1", listen_port=port, confdir=confdir), with_termlog=True)
+def _master(host: str, port: int, egress_port: int | None, confdir: str, capture: Capture, egress: Egress) -> Master:
+    master = Master(options.Options(listen_host=host, listen_port=port, confdir=confdir), with_termlog=True)
     master.addons.add(
         core.Core(),
         proxyserver.Proxyserver(),
@@ -111,7 +113,7 @@ def _master(port: int, egress_port: int | None, confdir: str, capture: Capture, 
         master.options.update(tcp_timeout=IDLE_TIMEOUT_S)
     else:
         mitmproxy.proxy.server.TCP_TIMEOUT = IDLE_TIMEOUT_S
-    modes = ["reverse:http://127.0.0.1:1", *([f"regular@127.0.0.1:{egress_port}"] if egress_port else [])]
+    modes = ["reverse:http://127.0.0.1:1", *([f"regular@{host}:{egress_port}"] if egress_port else [])]
     master.options.update(
         mode=modes,
         connection_strategy="lazy",
@@ -126,6 +128,9 @@ def _master(port: int, egress_port: int | None, confdir: str, capture: Capture, 
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(prog="python -m proxy_addons", description=__doc__)
+    parser.add_argument(
+        "--host", default=LOOPBACK, help="address to listen at; another than loopback only in a cluster"
+    )
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--control-port", type=int, required=True)
     parser.add_argument("--engine", required=True, action="append", help="a policy server's URL; may be repeated")
@@ -141,7 +146,15 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="openforge-proxy-") as confdir:
             ports = {"port": args.port, "control_port": args.control_port, "egress_port": args.egress_port}
             asyncio.run(
-                serve(**ports, engines=args.engine, model=args.model, token=token, confdir=confdir, trust=args.trust)
+                serve(
+                    **ports,
+                    engines=args.engine,
+                    model=args.model,
+                    token=token,
+                    confdir=confdir,
+                    trust=args.trust,
+                    host=args.host,
+                )
             )
     except (ConfigError, OSError) as error:
         sys.exit(f"proxy: {error}")

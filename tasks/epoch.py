@@ -28,6 +28,8 @@ from tasks.rollout import recorded
 from tasks.rollout import row_path
 from tasks.taskset import Task
 
+_NOBODYS = ("InfrastructureError", "HarnessError", "ConfigError")
+
 Group = list[Slot]
 """The slots of one task, in order; rewards are compared within it."""
 
@@ -127,7 +129,7 @@ def merge(folder: Path, groups: Iterable[Group], tries: int) -> list[dict[str, A
 
 def check_progress(rows: Sequence[dict[str, Any]], name: str) -> None:
     """Raise the most frequent reason if no rollout of a stage came to anything (case O63)."""
-    broken = [row["reason"] for row in rows if row["error_class"] in ("InfrastructureError", "HarnessError")]
+    broken = [row["reason"] for row in rows if row["error_class"] in _NOBODYS]
     if rows and len(broken) == len(rows):
         reason = max(set(broken), key=broken.count)
         raise ConfigError(f"{name}: all {len(rows)} rollouts failed; most often: {reason}")

@@ -80,7 +80,7 @@ def recorded(folder: Path, slot: Slot, tries: int) -> dict[str, Any] | None:
     rollout = slot.rollout
     for _ in range(tries):
         row = read_row(row_path(folder, rollout))
-        if row is not None and row["error_class"] != "InfrastructureError":
+        if row is not None and row["error_class"] not in ("InfrastructureError", "ConfigError"):
             return row if has_calls(str(calls_path(folder, rollout))) else None
         rollout = rollout.next_try()
     return None
@@ -106,14 +106,14 @@ def read_row(path: Path) -> dict[str, Any] | None:
 async def fill(slot: Slot, arena: Arena) -> dict[str, Any]:
     """Run tries at `slot` until one ends by itself; returns the last try's row. Nothing of it is left running."""
     rollout = slot.rollout
-    while True:
-        async with arena.slots:
+    async with arena.slots:  # held from try to try: what has begun is finished before anything new begins
+        while True:
             row = await _try(slot, rollout, arena)
-        path = row_path(arena.folder, rollout)
-        await asyncio.to_thread(records.write, str(path), records.table([row], records.ROLLOUTS))
-        if row["error_class"] != "InfrastructureError" or rollout.try_ + 1 >= arena.tries:
-            return row
-        rollout = rollout.next_try()
+            path = row_path(arena.folder, rollout)
+            await asyncio.to_thread(records.write, str(path), records.table([row], records.ROLLOUTS))
+            if row["error_class"] != "InfrastructureError" or rollout.try_ + 1 >= arena.tries:
+                return row
+            rollout = rollout.next_try()
 
 
 async def _try(slot: Slot, rollout: Rollout, arena: Arena) -> dict[str, Any]:
@@ -201,9 +201,12 @@ async def _run_harness(
             log_dir=scratch / "log",
             proxy=way_out,
             binds_ro=binds,
-            memory_mb=arena.memory_mb,
-            cpus=arena.cpus,
+            memory_mb=slot.task.memory_mb or arena.memory_mb,
+            cpus=slot.task.cpus or arena.cpus,
             pids=arena.pids,
+            image=slot.task.image,
+            payload=slot.harness.NAME,
+            rollout=rollout,
             wall_s=min(arena.timeout_s, slot.task.agent_timeout_s),
             first_call_s=min(FIRST_CALL_S, arena.timeout_s),
         )
@@ -265,9 +268,16 @@ def _gave_up(outcome: Outcome) -> bool:
 
 
 async def _score(slot: Slot, arena: Arena, workspace: Path, row: Mapping[str, Any]) -> dict[str, Any]:
-    """The verdict, or why there is none."""
-    name = f"{row['rollout']}-verify"
-    verdict = await verify(slot.task.folder, workspace, slot.task.verifier_timeout_s, arena.sandbox, name)
+    """The verdict, or why there is none. A verifier whose sandbox was lost is run again on the same workspace."""
+    task = slot.task
+    for left in reversed(range(arena.tries)):
+        name = f"{row['rollout']}-verify{arena.tries - 1 - left or ''}"
+        try:
+            verdict = await verify(task.folder, workspace, task.verifier_timeout_s, arena.sandbox, name, task.image)
+            break
+        except InfrastructureError:
+            if not left:
+                raise
     return {
         "reward": verdict.reward,
         "reward_parts": records.to_json(verdict.parts),

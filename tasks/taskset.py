@@ -21,7 +21,8 @@ class Task:
     """One task. `digest` is the sha256 over all its files: equal digests are the same task.
 
     `allow_hosts` are what its sandbox may reach, `model_hosts` what the policy stands in for there besides the known
-    model APIs (`proxy_addons.egress`); without any the sandbox has no way out but the base URL.
+    model APIs (`proxy_addons.egress`); without any the sandbox has no way out but the base URL. `image` is its
+    container image, `memory_mb` and `cpus` what it asks for; None where it does not say.
     """
 
     id: str
@@ -34,6 +35,9 @@ class Task:
     digest: str
     allow_hosts: tuple[str, ...] = ()
     model_hosts: tuple[str, ...] = ()
+    image: str | None = None
+    memory_mb: int | None = None
+    cpus: float | None = None
 
     @property
     def environment(self) -> Path:
@@ -123,6 +127,14 @@ def _settings(file: Path) -> tuple[dict[str, Any], list[str]]:
             problems.append(f"task.toml: {name}.timeout_sec must be a positive number of seconds, not {seconds!r}")
         else:
             settings[f"{name}_timeout_s"] = float(seconds)
+    asked = tables["environment"]
+    settings["image"] = asked.get("docker_image")
+    if not isinstance(settings["image"], str | None):
+        problems.append(f"task.toml: environment.docker_image must be text, not {settings['image']!r}")
+    for key, kinds in (("memory_mb", (int,)), ("cpus", (int, float))):
+        settings[key] = asked.get(key)
+        if settings[key] is not None and (type(settings[key]) not in kinds or not 0 < settings[key] < 1e9):
+            problems.append(f"task.toml: environment.{key} must be a positive number, not {settings[key]!r}")
     return settings, problems
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from proxy_addons.errors import ConfigError
+from proxy_addons.errors import InfrastructureError
 from proxy_addons.errors import VerifierError
 from tasks.sandboxes import WORKSPACE
 from tasks.sandboxes import Outcome
@@ -62,11 +63,16 @@ class Verdict:
 
 
 async def verify(
-    task_folder: Path, workspace: Path, timeout_s: float, sandbox: Sandbox, name: str | None = None
+    task_folder: Path,
+    workspace: Path,
+    timeout_s: float,
+    sandbox: Sandbox,
+    name: str | None = None,
+    image: str | None = None,
 ) -> Verdict:
-    """Run the task's test.sh on a copy of `workspace`; `name` is the sandbox's, for `reap`.
+    """Run the task's test.sh on a copy of `workspace`; `name` is the sandbox's, for `reap`, `image` the task's.
 
-    Raises ConfigError if the task has no tests and InfrastructureError if the sandbox cannot be started.
+    Raises ConfigError if the task has no tests and InfrastructureError if the sandbox cannot be started or is lost.
     """
     if not (task_folder / "tests/test.sh").is_file():
         raise ConfigError(f"task {task_folder.name}: tests/test.sh is missing; it writes the reward")
@@ -87,8 +93,11 @@ async def verify(
                 binds_ro={_TESTS: place / "tests"},
                 binds_rw={_VERDICT: place / "verdict", _HARBOR_VERDICT: place / "verdict"},
                 wall_s=timeout_s,
+                image=image,
             )
         )
+        if outcome.reason == "lost":
+            raise InfrastructureError(f"the verifier's sandbox was lost: {outcome.detail}")
         try:
             reward, parts = _read(outcome, place / "verdict")
         except VerifierError as error:

@@ -2,9 +2,9 @@
 
     outcome = await choose("auto").run(Spec(...))
 
-Inside, every backend looks the same: an empty root with the host's own programs read-only, a fresh /tmp, the
-rollout's folders at /workspace and /home/agent, user 1000 without capabilities, and no network: the only way out
-is 127.0.0.1:8080, which is carried over a unix socket to `Spec.proxy`.
+Inside, every backend looks the same: a read-only root with the host's own programs, or the task image's in a cluster,
+a fresh /tmp, the rollout's folders at /workspace and /home/agent, user 1000 without capabilities, and no network: the
+only way out is 127.0.0.1:8080, which is carried to `Spec.proxy`.
 
 A command that ends badly is an `Outcome`; a sandbox that cannot be started is an `InfrastructureError`.
 """
@@ -16,20 +16,23 @@ from dataclasses import dataclass
 from dataclasses import field
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 from typing import Literal
 from typing import Protocol
 from typing import cast
 
 from proxy_addons.errors import ConfigError
+from proxy_addons.identity import Rollout
 
-NAMES = ("runc", "bubblewrap")
+LOCAL = ("runc", "bubblewrap")
+NAMES = (*LOCAL, "kubernetes")
 
 WORKSPACE = "/workspace"
 HOME = "/home/agent"
 PROXY_URL = "http://127.0.0.1:8080"
 PYTHON = "/usr/bin/python3"
 
-Reason = Literal["exited", "timeout", "no_call", "oom", "killed", "start_failed"]
+Reason = Literal["exited", "timeout", "no_call", "oom", "killed", "start_failed", "lost"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,8 @@ class Spec:
 
     `binds_ro` and `binds_rw` map a path inside to a file or folder of the host. `proxy` None: no way out at all.
     `first_call_s`: end the command if it has not connected to the proxy by then. `log_dir` gets `stdout` and
-    `stderr`. `cpus` may be a fraction.
+    `stderr`. `cpus` may be a fraction. Only a cluster looks at the last three: `image` is the task's container image,
+    `payload` the harness whose own image holds `binds_ro`, `rollout` who this is.
     """
 
     name: str
@@ -55,6 +59,9 @@ class Spec:
     pids: int = 256
     wall_s: float = 600.0
     first_call_s: float | None = None
+    image: str | None = None
+    payload: str | None = None
+    rollout: Rollout | None = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,7 @@ class Outcome:
     * `timeout`: `wall_s` passed. `no_call`: `first_call_s` passed without a connection to the proxy.
     * `oom`: the kernel killed it at the memory limit. `killed`: by a signal from elsewhere.
     * `start_failed`: the sandbox was there, the program in it could not be executed.
+    * `lost`: the sandbox was taken away while the command ran (evicted, preempted, its node gone).
 
     `cpu_s` None: the backend could not measure it.
     """
@@ -96,12 +104,15 @@ class Sandbox(Protocol):
 class _Backend(Protocol):
     def missing(self) -> str | None: ...
 
-    def build(self) -> Sandbox: ...
+    def build(self, settings: Any = None) -> Sandbox: ...
 
 
-def choose(name: str = "auto") -> Sandbox:
-    """The backend `name`; "auto" takes runc as root and bubblewrap otherwise. Raises ConfigError with the remedy."""
-    if not shutil.which(PYTHON):
+def choose(name: str = "auto", settings: Any = None) -> Sandbox:
+    """The backend `name`; "auto" takes runc as root and bubblewrap otherwise. Raises ConfigError with the remedy.
+
+    `settings` are for `kubernetes` (`tasks.kube.settings.Settings`), which must be entered (`async with`) before use.
+    """
+    if name != "kubernetes" and not shutil.which(PYTHON):
         raise ConfigError(f"sandbox: {PYTHON} is missing and runs the sandbox's first process: apt install python3")
     if name == "auto":
         name = "runc" if os.geteuid() == 0 and _backend("runc").missing() is None else "bubblewrap"
@@ -110,7 +121,7 @@ def choose(name: str = "auto") -> Sandbox:
     backend = _backend(name)
     if trouble := backend.missing():
         raise ConfigError(f"sandbox {name!r}: {trouble}")
-    return backend.build()
+    return backend.build(settings)
 
 
 def _backend(name: str) -> _Backend:

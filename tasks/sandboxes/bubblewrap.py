@@ -33,7 +33,7 @@ def missing() -> str | None:
     return None
 
 
-def build() -> "Bubblewrap":
+def build(settings: object = None) -> "Bubblewrap":
     """The backend."""
     return Bubblewrap()
 

@@ -112,12 +112,12 @@ async def run(runtime: Runtime, spec: Spec) -> Outcome:
     box = _open(spec, runtime.owner())
     life = _Life(runtime, box)
     try:
-        await _to_the_end(life.start())
+        await to_the_end(life.start())
         reason = await life.wait()
     finally:
         # Also when cancelled, and cancelled again: no process may outlive this call. Nor may a start be cut short:
         # asyncio would kill bwrap alone, and the child it has just made would wait for ever.
-        await _to_the_end(life.end())
+        await to_the_end(life.end())
     return life.outcome(reason)
 
 
@@ -257,7 +257,7 @@ def give(folder: Path, owner: int) -> None:
             os.lchown(os.path.join(parent, name), owner, owner)
 
 
-async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
     """Await `work` whatever cancels the caller meanwhile; the cancellation is passed on afterwards."""
     task, cancelled = asyncio.ensure_future(work), False
     while not task.done():

@@ -48,7 +48,7 @@ def missing() -> str | None:
     return None
 
 
-def build() -> "Runc":
+def build(settings: object = None) -> "Runc":
     """The backend."""
     return Runc()
 

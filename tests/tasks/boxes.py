@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from proxy_addons.errors import ConfigError
-from tasks.sandboxes import NAMES
+from tasks.sandboxes import LOCAL
 from tasks.sandboxes import Outcome
 from tasks.sandboxes import Sandbox
 from tasks.sandboxes import Spec
@@ -44,4 +44,4 @@ async def shell(sandbox: Sandbox, folder: Path, line: str, **fields: Any) -> tup
     return outcome, outcome.stdout_path.read_text()
 
 
-BACKENDS = pytest.mark.parametrize("backend", NAMES)
+BACKENDS = pytest.mark.parametrize("backend", LOCAL)

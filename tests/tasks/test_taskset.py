@@ -49,6 +49,22 @@ def test_a_set_made_elsewhere_needs_no_kind_and_no_split(tmp_path: Path) -> None
     assert (task.kind, task.split) == ("other", "train")
 
 
+def test_what_a_task_asks_of_its_container(tmp_path: Path) -> None:
+    asks = '[environment]\ndocker_image = "registry.test/t:1"\nmemory_mb = 4096\ncpus = 1.5\n'
+    make(tmp_path, "one", asks)
+    make(tmp_path, "two", "")
+    one, two = taskset.load(tmp_path)
+    assert (one.image, one.memory_mb, one.cpus) == ("registry.test/t:1", 4096, 1.5)
+    assert (two.image, two.memory_mb, two.cpus) == (None, None, None)
+    make(tmp_path, "wrong", "[environment]\ndocker_image = 3\nmemory_mb = true\ncpus = 0\n")
+    with pytest.raises(ConfigError) as found:
+        taskset.load(tmp_path)
+    lines = str(found.value).splitlines()
+    assert [line.split(" must be ")[0] for line in lines] == [
+        f"task wrong: task.toml: environment.{field}" for field in ("docker_image", "memory_mb", "cpus")
+    ]
+
+
 def test_files_beside_the_tasks_and_hidden_folders_are_no_tasks(tmp_path: Path) -> None:
     make(tmp_path)
     (tmp_path / "manifest.parquet").write_text("")

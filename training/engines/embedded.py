@@ -259,7 +259,10 @@ def main() -> None:
     """The server process."""
     parser = argparse.ArgumentParser(description="Serve a Hugging Face folder by token ids.")
     parser.add_argument("--model", type=Path, required=True, help="model folder")
-    parser.add_argument("--port", type=int, required=True, help="port on loopback")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen at; another than loopback only in a cluster"
+    )
+    parser.add_argument("--port", type=int, required=True, help="port to listen at")
     parser.add_argument("--max-model-len", type=int, required=True, help="prompt and reply together, in tokens")
     parser.add_argument("--max-running", type=int, default=16, help="requests decoded together")
     parser.add_argument("--cache-tokens", type=int, default=262_144, help="tokens kept for prefix reuse")
@@ -275,7 +278,7 @@ def main() -> None:
     # handler_cancellation: a handler must learn that its client is gone, to stop sampling for nobody
     web.run_app(
         app,
-        host="127.0.0.1",
+        host=options.host,
         port=options.port,
         handler_cancellation=True,
         access_log=None,

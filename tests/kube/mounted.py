@@ -1,0 +1,47 @@
+"""Pods as local processes that see their volumes where they mount them, by bubblewrap: what is written in files counts
+too. The rest of this machine stays as it is."""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+from tests.kube.processes import Command
+from tests.kube.processes import Processes
+
+HOME = "/home/pod"
+"""The home of a container that sets none."""
+
+
+class Mounted(Processes):
+    """A command that can't be started is an exit code here, not a StartError: bubblewrap is what was started."""
+
+    def _command(self, inside: Command, paths: Mapping[str, Path]) -> Command:
+        seen = {HOME: inside.home} | dict(paths)
+        argv = ["bwrap", "--tmpfs", "/", *_host("/", seen)]
+        for path in sorted(seen):
+            argv += ["--bind", str(seen[path].resolve()), path]
+        argv += ["--chdir", inside.cwd or HOME, "--", *inside.argv]
+        return Command(argv, {"HOME": HOME} | inside.env, "/", inside.home)
+
+    def _first(self, process: asyncio.subprocess.Process) -> int:
+        """bubblewrap waits for its only child, and does not pass signals on."""
+        children = psutil.Process(process.pid).children()
+        return children[0].pid if children else process.pid
+
+
+def _host(folder: str, paths: Mapping[str, Path]) -> Iterator[str]:
+    """This machine's files as mounts, entry by entry where a path lies below, so that no mount point is made on it."""
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        if entry.path in paths:
+            continue
+        if entry.is_symlink():
+            yield from ("--symlink", os.readlink(entry.path), entry.path)
+        elif any(path.startswith(entry.path + "/") for path in paths):
+            yield from ("--dir", entry.path)
+            yield from _host(entry.path, paths)
+        else:
+            yield from ("--dev-bind-try", entry.path, entry.path)
