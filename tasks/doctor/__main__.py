@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import sys
-import warnings
 from collections.abc import AsyncIterator
 
 from proxy_addons.errors import ConfigError
@@ -20,9 +19,7 @@ async def _checks(profile: str, namespace: str) -> AsyncIterator[Check]:
             yield check
         return
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the client warns of what the error says
-            configuration = await load_configuration()
+        configuration = await load_configuration()
     except ConfigError as error:
         yield Check("API server", False, str(error))
         return
