@@ -13,18 +13,25 @@ PACKAGES = {
     "opencode": "opencode-ai",
     "qwen_code": "@qwen-code/qwen-code",
 }
-FILE = Path("deploy/harnesses/all/package.json")
+PYTHON_PACKAGES = {"mini_swe_agent": "mini-swe-agent", "openhands": "openhands-sdk"}
+FOLDER = Path("deploy/harnesses/all")
+FILE = FOLDER / "package.json"
 
 
 def wanted(root: Path) -> dict[str, str]:
     """Harness → the version that deploy/harnesses names."""
     pinned = json.loads((root / FILE).read_text())["dependencies"]
-    return {name: pinned[package] for name, package in PACKAGES.items() if package in pinned}
+    for file in (root / FOLDER).glob("*.txt"):
+        pinned |= dict(line.split("==") for line in file.read_text().splitlines() if "==" in line)
+    packages = PACKAGES | PYTHON_PACKAGES
+    return {name: pinned[package] for name, package in packages.items() if package in pinned}
 
 
 def version_command(name: str) -> list[str]:
-    """How the harness says its version, with its path inside a sandbox."""
+    """How the harness says its version, with its path inside a sandbox. Those in Python are asked for their package."""
     program, *rest = load(name).command("", "", "", "")
+    if name in PYTHON_PACKAGES:
+        return [program, "-c", f"from importlib.metadata import version; print(version({PYTHON_PACKAGES[name]!r}))"]
     return [program, *rest[: 1 if Path(program).name == "node" else 0], "--version"]
 
 

@@ -1,6 +1,7 @@
 import pytest
 
 from tasks import harnesses
+from tasks.doctor.versions import PYTHON_PACKAGES
 from tasks.doctor.versions import judge
 from tasks.doctor.versions import version_command
 from tasks.doctor.versions import wanted
@@ -11,8 +12,11 @@ from tasks.run import ROOT
 def test_every_harness_is_pinned_and_can_be_asked(name: str) -> None:
     assert name in wanted(ROOT)
     program, *rest = version_command(name)
-    assert program.startswith("/opt/") and rest[-1] == "--version"
-    assert all(not part.startswith("-") for part in rest[:-1])
+    assert program.startswith("/opt/")
+    if name in PYTHON_PACKAGES:
+        assert rest[0] == "-c" and PYTHON_PACKAGES[name] in rest[1]
+    else:
+        assert rest[-1] == "--version" and not any(part.startswith("-") for part in rest[:-1])
 
 
 @pytest.mark.parametrize(
