@@ -103,7 +103,7 @@ async def open_session(config: RunConfig) -> AsyncIterator[Session]:
     """Check everything first, then bring up the policy server and the proxy for the time of the block."""
     if config.profile == "kubernetes":
         raise ConfigError(
-            "profile: the flow does not drive a cluster yet (docs/kubernetes.md says what is there); use local"
+            "profile: the flow does not drive a cluster yet (see docs/kubernetes.md); use local"
         )
     name = config.run or new_run_name(datetime.now())
     base = model_folder(config.model)
