@@ -102,9 +102,7 @@ async def openforge(config: RunConfig = DEFAULTS) -> str:
 async def open_session(config: RunConfig) -> AsyncIterator[Session]:
     """Check everything first, then bring up the policy server and the proxy for the time of the block."""
     if config.profile == "kubernetes":
-        raise ConfigError(
-            "profile: the flow does not drive a cluster yet (see docs/kubernetes.md); use local"
-        )
+        raise ConfigError("profile: the flow does not drive a cluster yet (see docs/kubernetes.md); use local")
     name = config.run or new_run_name(datetime.now())
     base = model_folder(config.model)
     tasks = load_tasks(config.tasks)
