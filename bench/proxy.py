@@ -323,11 +323,15 @@ def ratios(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
+SHOWN = ("target", "calls_per_s", "p50_ms", "p99_ms", "cpu_ms_per_call", "cpu_share", "peak_mb")
+
+
 def show(rows: Sequence[dict[str, Any]]) -> None:
     """The rows as a table."""
-    table = Table(*(name for name in rows[0]))
+    table = Table("KB, connections", *(name.replace("_", " ") for name in SHOWN))
     for row in rows:
-        table.add_row(*(str(value) for value in row.values()))
+        streamed = " streams" if row["tokens"] else ""
+        table.add_row(f"{row['kb']}, {row['connections']}{streamed}", *(str(row[name]) for name in SHOWN))
     Console().print(table)
 
 
