@@ -262,9 +262,6 @@ async def _run(place: Place, namespace: str, job: dict[str, Any], parse: Callabl
     name = job["metadata"]["name"]
     try:
         await place.api.ask("POST", batch(namespace), body=job)
-    except ApiError as error:
-        return str(error)
-    try:
         async with asyncio.timeout(place.bound_s):
             return await _message(place, namespace, name, parse)
     except ApiError as error:
@@ -272,7 +269,8 @@ async def _run(place: Place, namespace: str, job: dict[str, Any], parse: Callabl
     except TimeoutError:
         return f"no result after {place.bound_s:.0f} s: {await _still(place, namespace, name)}"
     finally:
-        # Its deadline and its time to live remove it if this does not work.
+        # Also when the POST was not answered: it may have worked. Its deadline and its time to live remove it if this
+        # does not.
         with contextlib.suppress(ApiError):
             await delete(place.api, namespace, name)
 
