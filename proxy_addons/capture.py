@@ -10,6 +10,7 @@ from mitmproxy import http
 from proxy_addons.auxiliary import auxiliary
 from proxy_addons.conversation import Problem
 from proxy_addons.dialects import find_route
+from proxy_addons.gateway import STREAM_HEADERS
 from proxy_addons.gateway import Answer
 from proxy_addons.gateway import Gateway
 from proxy_addons.gateway import Waiting
@@ -108,9 +109,8 @@ class Capture:
 
 
 def _response(answer: Answer) -> http.Response:
-    headers = {"content-type": answer.content_type}
-    if answer.content_type == "text/event-stream":
-        headers["cache-control"] = "no-cache"
+    stream = answer.content_type == STREAM_HEADERS["content-type"]
+    headers = STREAM_HEADERS if stream else {"content-type": answer.content_type}
     return http.Response.make(answer.status, answer.body, headers)
 
 

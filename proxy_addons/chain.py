@@ -15,11 +15,9 @@ import numpy as np
 
 from proxy_addons.conversation import Message
 from proxy_addons.conversation import Request
-from proxy_addons.conversation import Tool
 from proxy_addons.conversation import canonical
 from proxy_addons.rendering import Ids
 from proxy_addons.rendering import Rendering
-from proxy_addons.rendering import tools_digest
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,13 +81,12 @@ class Trajectory:
 
     def __init__(self, rendering: Rendering) -> None:
         self._rendering = rendering
-        self._tools: list[tuple[Sequence[Tool], str]] = []
         self._positions: dict[tuple[int | str, Any], int] = {}
         self._nodes: dict[int, dict[str | None, Node]] = {}
 
     async def place(self, request: Request) -> Placement:
         """Find the call that `request` continues and the tokens to ask the policy with."""
-        digest = self._digest(request.tools)
+        digest = self._rendering.digest(request.tools)
         path = list(self._path(digest, request))
         parent, known = self._longest(request, path)
         new = request.messages[known:]
@@ -128,14 +125,6 @@ class Trajectory:
             if nodes is not None and request.messages[length - 1].role == "assistant":
                 return nodes.get(request.agent) or next(iter(nodes.values())), length
         return None, 0
-
-    def _digest(self, tools: Sequence[Tool]) -> str:
-        for known, digest in self._tools:
-            if known == tools:
-                return digest
-        digest = tools_digest(tools)
-        self._tools.append((tools, digest))
-        return digest
 
     def _path(self, start: str, request: Request) -> Iterator[int]:
         position: int | str = start

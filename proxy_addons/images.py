@@ -24,6 +24,7 @@ from proxy_addons.conversation import Image
 from proxy_addons.conversation import Message
 from proxy_addons.conversation import Problem
 from proxy_addons.conversation import Request
+from proxy_addons.records import sync_folder
 
 MAX_BYTES = 20 << 20
 """The largest image, decoded."""
@@ -102,11 +103,7 @@ def store(folder: Path, images: Iterable[Image]) -> None:
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
-        directory = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync_folder(folder)
 
 
 def show(request: Request) -> Request:

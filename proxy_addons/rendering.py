@@ -61,6 +61,15 @@ class Parsed:
     findings: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class _Offer:
+    """A set of tools as the template takes it, and its name."""
+
+    tools: Sequence[Tool]
+    wire: list[Any] | None
+    digest: str
+
+
 class Rendering:
     """One model's template: messages → ids and ids → message."""
 
@@ -73,7 +82,7 @@ class Rendering:
         self._control = frozenset(tokenizer.added_tokens_decoder) - {image_id}  # an image's own tokens are content
         self._control_text = re.compile("|".join(map(re.escape, tokenizer.get_added_vocab())) or "(?!)")
         self._image_id = image_id
-        self._offers: list[tuple[Sequence[Tool], list[Any]]] = []
+        self._offers: list[_Offer] = []
         self._whole: LRUCache[Any, tuple[Ids, tuple[str, ...]]] = LRUCache(WHOLE_TOKENS, getsizeof=lambda v: len(v[0]))
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="render")
         self._tail_is_enough = not self.opaque and image_id is None
@@ -103,7 +112,7 @@ class Rendering:
         """
         if any(message.images for message in messages):
             return await asyncio.to_thread(self.render, messages, tools)
-        key = (tools_digest(tools), messages)
+        key = (self.digest(tools), messages)
 
         def work() -> tuple[Ids, tuple[str, ...]]:
             if key not in self._whole:
@@ -179,16 +188,21 @@ class Rendering:
                 return False
         return True
 
+    def digest(self, tools: Sequence[Tool]) -> str:
+        """A name for the set of tools that a call offered."""
+        return self._offer(tools).digest
+
     def _wire_tools(self, tools: Sequence[Tool]) -> list[Any] | None:
-        """The tools as the template takes them; the same few sets come again on every call."""
-        if not tools:
-            return None
-        for known, wire in self._offers:
-            if known == tools:
-                return wire
-        wire = [_tool(tool) for tool in tools]
-        self._offers = [(tools, wire), *self._offers[: OFFERS - 1]]
-        return wire
+        return self._offer(tools).wire
+
+    def _offer(self, tools: Sequence[Tool]) -> _Offer:
+        """The same few sets come again on every call."""
+        for known in self._offers:
+            if known.tools == tools:
+                return known
+        offer = _Offer(tools, [_tool(tool) for tool in tools] or None, _tools_digest(tools))
+        self._offers = [offer, *self._offers[: OFFERS - 1]]
+        return offer
 
     def _spelled(self, messages: Sequence[Message]) -> tuple[str, ...]:
         """The same finding where the template is opaque, by the text alone."""
@@ -259,8 +273,7 @@ def _tokenizer(folder: Path, **options: Any) -> Any:
     return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, **options)
 
 
-def tools_digest(tools: Sequence[Tool]) -> str:
-    """A name for the set of tools that a call offered."""
+def _tools_digest(tools: Sequence[Tool]) -> str:
     text = to_json([[t.name, t.description, t.parameters, t.kind] for t in tools])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
