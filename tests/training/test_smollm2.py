@@ -5,6 +5,7 @@ import pytest
 import torch
 from renderers import Qwen3RendererConfig
 from renderers import create_renderer
+from safetensors.torch import load_file
 from tokenizers import AddedToken
 from tokenizers import Tokenizer
 from tokenizers import decoders
@@ -69,13 +70,20 @@ def test_what_the_model_knew_it_still_knows_and_its_embeddings_are_apart(
         "num_attention_heads": 2,
     }
     model = LlamaForCausalLM(LlamaConfig(vocab_size=known, tie_word_embeddings=True, **shape)).eval()
+    model.tie_weights()
     ids = torch.tensor([tokenizer("the tool call is 12").input_ids])
     with torch.no_grad():
         before = model(ids).logits
-        with_tool_tokens(model, tokenizer).save_pretrained(tmp_path)
-        again = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
-        after = again(ids).logits
+        changed = with_tool_tokens(model, tokenizer)
+        after = changed(ids).logits
+        changed.save_pretrained(tmp_path)
     torch.testing.assert_close(after[..., :known], before)
+    # Each stage by itself: a difference of logits after a reload alone does not say which of them was at fault.
+    saved = load_file(tmp_path / "model.safetensors")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    for name, tensor in changed.state_dict().items():
+        torch.testing.assert_close(saved[name], tensor, rtol=0, atol=0, msg=f"{name} as saved")
+        torch.testing.assert_close(again.state_dict()[name], tensor, rtol=0, atol=0, msg=f"{name} as loaded")
     assert after.shape[-1] % 64 == 0 and after.shape[-1] >= len(tokenizer)
     assert again.lm_head.weight.data_ptr() != again.model.embed_tokens.weight.data_ptr()
     assert again.generation_config.eos_token_id == tokenizer.eos_token_id
