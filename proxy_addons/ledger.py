@@ -13,9 +13,9 @@ import asyncio
 import contextlib
 import json
 import os
-import queue
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -37,10 +37,12 @@ _SYNC_THREADS = 4
 
 
 @dataclass(frozen=True)
-class _Line:
-    path: Path
-    data: bytes
-    done: "asyncio.Future[None] | None"  # who waits until the line is on disk
+class _Owed:
+    """A written line whose file (open) is not synced yet, nor the folder of a new file; `done` waits for both."""
+
+    file: int
+    folder: Path | None
+    done: "asyncio.Future[None]"
 
 
 def die(error: Exception) -> None:
@@ -50,76 +52,89 @@ def die(error: Exception) -> None:
 
 
 class Ledger:
-    """Appends lines for any number of rollouts. One thread writes, in order; a few wait for the disk.
+    """Appends lines for any number of rollouts. The event loop writes, in order; a few threads wait for the disk.
 
-    A file is open only while lines are added to it, so that thousands of live rollouts hold no descriptors.
+    To write is to copy into the kernel's cache, and costs less than waking a thread to do it: with a writing thread
+    64 connections took 6.0 ms of CPU a call, without it 4.0. A file is open only while lines are added to it, so that
+    thousands of live rollouts hold no descriptors.
     """
 
     def __init__(self, on_failure: Callable[[Exception], None] = die) -> None:
-        self._queue: queue.SimpleQueue[_Line | None] = queue.SimpleQueue()
         self._late: dict[Path, bytes] = {}
+        self._new: set[Path] = set()
+        self._owed: deque[_Owed] = deque()
+        self._lock = threading.Lock()
+        self._syncing = 0
         self._on_failure = on_failure
-        self._syncing = ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="ledger-sync")
-        self._thread = threading.Thread(target=self._work, name="ledger", daemon=True)
-        self._thread.start()
+        self._threads = ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="ledger-sync")
 
     async def append(self, path: Path, row: dict[str, Any]) -> None:
         """Add one line to `path`; returns when it is on disk, and with it all lines before it."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.put(_Line(path, self._late.pop(path, b"") + _encoded(row), done))
-        await asyncio.shield(done)
+        loop = asyncio.get_running_loop()
+        file = self._write(path, row)
+        owed = _Owed(file, path.parent if path in self._new else None, loop.create_future())
+        self._new.discard(path)
+        with self._lock:
+            self._owed.append(owed)
+            another = self._syncing < min(_SYNC_THREADS, len(self._owed))
+            self._syncing += another
+        if another:
+            self._threads.submit(self._sync, loop)
+        await asyncio.shield(owed.done)
 
     def note(self, path: Path, row: dict[str, Any]) -> None:
         """Add one line that no reply depends on, without waiting. A power cut may take it, and with it the rollout's
         end."""
-        self._queue.put(_Line(path, self._late.pop(path, b"") + _encoded(row), None))
+        os.close(self._write(path, row))
 
     def note_later(self, path: Path, row: dict[str, Any]) -> None:
-        """Add one line together with the next one of that file: not worth waking the writer for."""
+        """Add one line together with the next one of that file."""
         self._late[path] = self._late.get(path, b"") + _encoded(row)
 
     def stop(self) -> None:
-        """Write what is queued and end the threads."""
-        self._queue.put(None)
-        self._thread.join()
-        self._syncing.shutdown()
+        """Sync what is owed and end the threads."""
+        self._threads.shutdown()
 
-    def _work(self) -> None:
-        running = True
-        while running:
-            batch = [self._queue.get()]
-            while not self._queue.empty():
-                batch.append(self._queue.get())
-            running = None not in batch
-            by_path: dict[Path, list[_Line]] = {}
-            for line in batch:
-                if line is not None:
-                    by_path.setdefault(line.path, []).append(line)
+    def _write(self, path: Path, row: dict[str, Any]) -> int:
+        """The file, open, with the line in it."""
+        data = self._late.pop(path, b"") + _encoded(row)
+        try:
+            file = self._open(path)
+            if os.write(file, data) != len(data):
+                raise OSError("short write: the disk may be full")
+        except OSError as error:  # lines are lost from here on
+            self._on_failure(error)
+            raise
+        return file
+
+    def _open(self, path: Path) -> int:
+        try:
+            return os.open(path, os.O_WRONLY | os.O_APPEND)
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._new.add(path)
+            return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def _sync(self, loop: asyncio.AbstractEventLoop) -> None:
+        while owed := self._take():
             try:
-                for path, lines in by_path.items():
-                    self._write(path, lines)
-            except Exception as error:  # whatever it is, lines are lost from here on
+                for each in owed:
+                    os.fdatasync(each.file)
+                    os.close(each.file)
+                    if each.folder is not None:
+                        sync_folder(each.folder)
+            except OSError as error:
                 self._on_failure(error)
                 return
+            with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
+                loop.call_soon_threadsafe(_tell, owed)
 
-    def _write(self, path: Path, lines: list[_Line]) -> None:
-        file = _open(path)
-        data = b"".join(line.data for line in lines)
-        if os.write(file, data) != len(data):
-            raise OSError("short write: the disk may be full")
-        if any(line.done for line in lines):
-            self._syncing.submit(self._sync, file, lines)
-        else:
-            os.close(file)
-
-    def _sync(self, file: int, lines: list[_Line]) -> None:
-        try:
-            os.fdatasync(file)
-            os.close(file)
-        except OSError as error:
-            self._on_failure(error)
-            return
-        _tell(lines)
+    def _take(self) -> list[_Owed]:
+        """This thread's share of what is owed; nothing if there is none, and the thread is done."""
+        with self._lock:
+            share = -(-len(self._owed) // _SYNC_THREADS)
+            self._syncing -= not share
+            return [self._owed.popleft() for _ in range(share)]
 
 
 def _encoded(row: dict[str, Any]) -> bytes:
@@ -129,25 +144,10 @@ def _encoded(row: dict[str, Any]) -> bytes:
         return to_json(row).encode() + b"\n"
 
 
-def _open(path: Path) -> int:
-    try:
-        return os.open(path, os.O_WRONLY | os.O_APPEND)
-    except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        sync_folder(path.parent)
-        return file
-
-
-def _tell(lines: list[_Line]) -> None:
-    for done in (line.done for line in lines if line.done is not None):
-        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
-            done.get_loop().call_soon_threadsafe(_resolve, done)
-
-
-def _resolve(done: "asyncio.Future[None]") -> None:
-    if not done.done():
-        done.set_result(None)
+def _tell(owed: list[_Owed]) -> None:
+    for each in owed:
+        if not each.done.done():
+            each.done.set_result(None)
 
 
 def read_ledger(path: Path) -> tuple[list[dict[str, Any]], bool]:

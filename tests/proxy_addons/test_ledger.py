@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from proxy_addons import ledger as ledger_module
 from proxy_addons import records
 from proxy_addons.ledger import Ledger
 from proxy_addons.ledger import compile_calls
@@ -126,6 +127,20 @@ async def test_a_terminal_line_is_synced_before_append_returns(tmp_path: Path, m
 
     await asyncio.gather(*(call(tmp_path / str(n)) for n in range(50)))
     ledger.stop()
+
+
+async def test_the_folder_of_a_new_file_is_synced_before_its_first_append_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(ledger_module, "sync_folder", synced.append)
+    ledger = Ledger()
+    ledger.note(tmp_path / "new" / "l", INTENT)
+    assert not synced
+    await ledger.append(tmp_path / "new" / "l", TERMINAL)
+    await ledger.append(tmp_path / "new" / "l", END)
+    ledger.stop()
+    assert synced == [tmp_path / "new"]
 
 
 async def test_a_failure_to_sync_is_a_failure_to_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
