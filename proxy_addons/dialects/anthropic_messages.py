@@ -17,6 +17,7 @@ from proxy_addons.conversation import Tool
 from proxy_addons.conversation import ToolCall
 from proxy_addons.conversation import Usage
 from proxy_addons.dialects import Purpose
+from proxy_addons.dialects.memory import remembered
 from proxy_addons.dialects.reading import Content
 from proxy_addons.dialects.reading import arguments_object
 from proxy_addons.dialects.reading import arguments_text
@@ -62,15 +63,15 @@ def parse(body: Mapping[str, Any], headers: Mapping[str, str]) -> Request:
     """A Messages (or count_tokens) body as a `Request`. Raises `Problem` `bad_request` naming the field."""
     notes: list[str] = []
     choice = as_object(body.get("tool_choice") or {}, "tool_choice").get("type")
-    messages = _system(body.get("system"), notes)
+    messages = list(remembered(_system, body.get("system"), "system", notes))
     for i, entry in enumerate(as_list(body.get("messages"), "messages")):
-        messages += _turn(as_object(entry, f"messages[{i}]"), f"messages[{i}]", notes)
+        messages += remembered(_turn, entry, f"messages[{i}]", notes)
     if not messages:
         raise refuse("must not be empty", "messages")
     notes += _compaction([m.content for m in messages if m.role == "user"])
     return Request(
         messages=tuple(messages),
-        tools=offered_tools(_tools(body.get("tools"), notes), choice, notes),
+        tools=offered_tools(remembered(_tools, body.get("tools"), "tools", notes), choice, notes),
         model=as_text(body.get("model"), "model"),
         max_tokens=count(body, "max_tokens"),
         temperature=number(body, "temperature"),
@@ -90,17 +91,18 @@ def _compaction(users: list[str]) -> Iterator[str]:
         yield "compaction"
 
 
-def _system(system: Any, notes: list[str]) -> list[Message]:
+def _system(system: Any, where: str, notes: list[str]) -> list[Message]:
     if isinstance(system, list):
         system = [b for b in system if not (isinstance(b, Mapping) and str(b.get("text")).startswith(_BILLING))]
     elif isinstance(system, str) and system.startswith(_BILLING):
         # A plain string is one block whose first line is the header.
         system = system.partition("\n")[2]
-    given = content_of(system, "system", notes)
+    given = content_of(system, where, notes)
     return [Message("system", given.text, flags=given.flags, images=given.images)] if given.text else []
 
 
-def _turn(entry: Mapping[str, Any], where: str, notes: list[str]) -> list[Message]:
+def _turn(value: Any, where: str, notes: list[str]) -> list[Message]:
+    entry = as_object(value, where)
     role, content = entry.get("role"), entry.get("content")
     if role == "assistant":
         return [_assistant(content, f"{where}.content", notes)]
@@ -168,17 +170,19 @@ def _tool_result(block: Mapping[str, Any], where: str, notes: list[str]) -> Mess
     return Message("tool", given.text, tool_call_id=call, flags=given.flags, images=given.images)
 
 
-def _tools(tools: Any, notes: list[str]) -> Iterator[Tool]:
-    for i, entry in enumerate(as_list(tools, "tools")):
-        where = f"tools[{i}]"
-        tool = as_object(entry, where)
+def _tools(tools: Any, where: str, notes: list[str]) -> list[Tool]:
+    read = []
+    for i, entry in enumerate(as_list(tools, where)):
+        place = f"{where}[{i}]"
+        tool = as_object(entry, place)
         if "input_schema" not in tool:
             # Run by the provider (web search and the like): there is no provider here.
             notes.append(f"hosted_tool_dropped:{str(tool.get('type'))[:40]}")
             continue
-        schema = dict(as_object(tool["input_schema"], f"{where}.input_schema"))
-        name = as_name(tool.get("name"), f"{where}.name")
-        yield Tool(name, as_text(tool.get("description"), f"{where}.description"), schema)
+        schema = dict(as_object(tool["input_schema"], f"{place}.input_schema"))
+        name = as_name(tool.get("name"), f"{place}.name")
+        read.append(Tool(name, as_text(tool.get("description"), f"{place}.description"), schema))
+    return read
 
 
 def _signature(reply_id: str) -> str:

@@ -12,6 +12,7 @@ from proxy_addons.conversation import Tool
 from proxy_addons.conversation import ToolCall
 from proxy_addons.conversation import Usage
 from proxy_addons.dialects import Purpose
+from proxy_addons.dialects.memory import remembered
 from proxy_addons.dialects.reading import as_list
 from proxy_addons.dialects.reading import as_name
 from proxy_addons.dialects.reading import as_object
@@ -53,7 +54,7 @@ def parse(body: Mapping[str, Any], headers: Mapping[str, str]) -> Request:
             raise refuse("the older form of tools is not served; send tools and tool_choice", old)
     notes: list[str] = []
     messages = tuple(
-        _turn(as_object(entry, f"messages[{i}]"), f"messages[{i}]", notes)
+        remembered(_turn, entry, f"messages[{i}]", notes)
         for i, entry in enumerate(as_list(body.get("messages"), "messages"))
     )
     if not messages:
@@ -62,7 +63,7 @@ def parse(body: Mapping[str, Any], headers: Mapping[str, str]) -> Request:
     limit = count(body, "max_completion_tokens")
     return Request(
         messages=messages,
-        tools=offered_tools(_tools(body.get("tools"), notes), body.get("tool_choice"), notes),
+        tools=offered_tools(remembered(_tools, body.get("tools"), "tools", notes), body.get("tool_choice"), notes),
         model=as_text(body.get("model"), "model"),
         max_tokens=count(body, "max_tokens") if limit is None else limit,
         temperature=number(body, "temperature"),
@@ -74,7 +75,8 @@ def parse(body: Mapping[str, Any], headers: Mapping[str, str]) -> Request:
     )
 
 
-def _turn(entry: Mapping[str, Any], where: str, notes: list[str]) -> Message:
+def _turn(value: Any, where: str, notes: list[str]) -> Message:
+    entry = as_object(value, where)
     role = entry.get("role")
     if not isinstance(role, str) or role not in _ROLES:
         raise refuse(f"{str(role)[:40]!r} is not one of {', '.join(_ROLES)}", f"{where}.role")
@@ -102,17 +104,19 @@ def _calls(calls: Any, where: str) -> Iterator[ToolCall]:
         yield ToolCall(as_name(call.get("id"), f"{place}.id"), name, arguments)
 
 
-def _tools(tools: Any, notes: list[str]) -> Iterator[Tool]:
-    for i, entry in enumerate(as_list(tools, "tools")):
-        where = f"tools[{i}]"
-        tool = as_object(entry, where)
+def _tools(tools: Any, where: str, notes: list[str]) -> list[Tool]:
+    read = []
+    for i, entry in enumerate(as_list(tools, where)):
+        place = f"{where}[{i}]"
+        tool = as_object(entry, place)
         if tool.get("type") != "function":
             notes.append(f"hosted_tool_dropped:{str(tool.get('type'))[:40]}")
             continue
-        function = as_object(tool.get("function"), f"{where}.function")
-        schema = dict(as_object(function.get("parameters") or {}, f"{where}.function.parameters"))
-        name = as_name(function.get("name"), f"{where}.function.name")
-        yield Tool(name, as_text(function.get("description"), f"{where}.function.description"), schema)
+        function = as_object(tool.get("function"), f"{place}.function")
+        schema = dict(as_object(function.get("parameters") or {}, f"{place}.function.parameters"))
+        name = as_name(function.get("name"), f"{place}.function.name")
+        read.append(Tool(name, as_text(function.get("description"), f"{place}.function.description"), schema))
+    return read
 
 
 def _usage(usage: Usage) -> dict[str, Any]:

@@ -1,0 +1,66 @@
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy_addons.conversation import Problem
+from proxy_addons.dialects import anthropic_messages
+from proxy_addons.dialects.memory import LARGEST_BYTES
+from proxy_addons.dialects.memory import remembered
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.just("\ud800"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def spell(value: Any, where: str, notes: list[str]) -> str:
+    notes.append("read")
+    return repr(value)
+
+
+@given(_json, _json)
+def test_a_value_is_never_taken_for_another(one: Any, other: Any) -> None:
+    for value in (one, other, one):
+        notes: list[str] = []
+        assert remembered(spell, value, "here", notes) == repr(value)
+        assert notes == ["read"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [(1, 1.0), (1, True), (float("inf"), None), (10**400, 10**400 + 1), ("é", "e\u0301")]
+)
+def test_values_that_python_or_orjson_could_take_for_each_other(one: Any, other: Any) -> None:
+    for value in (one, other):
+        assert remembered(spell, {"a": [value]}, "here", []) == repr({"a": [value]})
+
+
+def test_it_is_read_once_and_a_refusal_every_time() -> None:
+    reads = []
+
+    def read(value: Any, where: str, notes: list[str]) -> int:
+        reads.append(value)
+        if value == "bad":
+            raise Problem("bad_request", where)
+        return 1
+
+    for _ in range(3):
+        remembered(read, {"good": "here"}, "a", [])
+    assert len(reads) == 1
+    for where in ("a", "b"):
+        with pytest.raises(Problem, match=where):
+            remembered(read, "bad", where, [])
+    long = "x" * (LARGEST_BYTES + 1)
+    for _ in range(2):
+        remembered(read, long, "a", [])
+    assert len(reads) == 5
+
+
+def test_a_mistake_is_named_by_its_place_also_after_the_same_turn_was_read_elsewhere() -> None:
+    good = {"role": "user", "content": "hello"}
+    body = {"model": "m", "messages": [good, good, {"role": "user", "content": [{"type": 3}]}]}
+    with pytest.raises(Problem) as refused:
+        anthropic_messages.parse(body, {})
+    assert refused.value.param == "messages[2].content[0].type"
