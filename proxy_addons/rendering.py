@@ -11,7 +11,6 @@ import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from proxy_addons.conversation import Tool
 from proxy_addons.conversation import ToolCall
 from proxy_addons.errors import ConfigError
 from proxy_addons.images import content_parts
+from proxy_addons.plain_tokenizer import PlainTokenizer
 from proxy_addons.records import to_json
 from proxy_addons.vision import one_token_an_image
 from proxy_addons.vision import seeing_renderer
@@ -46,7 +46,6 @@ WHOLE_TOKENS = 4_000_000
 TAIL_TOKENS = 256
 """How far from a prompt's end the last whole turn's end is looked for; it is a few tokens away."""
 OFFERS = 64
-SHORT_TEXT = 32
 
 _BY_MODEL_TYPE = {"qwen3": "qwen3", "qwen3_moe": "qwen3", "qwen3_vl": "qwen3-vl", "qwen3_vl_moe": "qwen3-vl"}
 
@@ -241,7 +240,6 @@ def load_rendering(folder: Path) -> Rendering:
         model_type = json.loads((folder / "config.json").read_text()).get("model_type", "")
     except (OSError, ValueError) as error:
         raise ConfigError(f"model folder {folder}: no tokenizer and config.json that load ({error})") from error
-    _remember_short_texts(tokenizer)
     try:
         config = _config(folder, model_type)
         if config is not None and config.name == "qwen3-vl":
@@ -258,8 +256,8 @@ def load_rendering(folder: Path) -> Rendering:
             )
         # It encodes the template's own control tokens with the text, so these must not be split.
         tokenizer = _tokenizer(folder)
-        renderer = create_renderer(tokenizer, config)
-    return Rendering(renderer, tokenizer)
+        return Rendering(create_renderer(tokenizer, config), tokenizer)
+    return Rendering(create_renderer(PlainTokenizer(tokenizer), config), tokenizer)
 
 
 def _config(folder: Path, model_type: str) -> Any:
@@ -276,22 +274,6 @@ def _tokenizer(folder: Path, **options: Any) -> Any:
 def _tools_digest(tools: Sequence[Tool]) -> str:
     text = to_json([[t.name, t.description, t.parameters, t.kind] for t in tools])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _remember_short_texts(tokenizer: Any) -> None:
-    """Encode a template's own few words ("assistant\\n") once: most of an extension's time is such calls."""
-    encode = tokenizer.encode
-
-    @lru_cache(maxsize=512)
-    def remembered(text: str, options: tuple[tuple[str, Any], ...]) -> tuple[int, ...]:
-        return tuple(encode(text, **dict(options)))
-
-    def encode_once(text: Any, *args: Any, **options: Any) -> list[int]:
-        if args or not isinstance(text, str) or len(text) > SHORT_TEXT:
-            return encode(text, *args, **options)
-        return list(remembered(text, tuple(options.items())))
-
-    tokenizer.encode = encode_once
 
 
 def _wire(message: Message) -> Any:
