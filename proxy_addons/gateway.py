@@ -145,7 +145,7 @@ class Gateway:
         try:
             body = await plain_body(body, headers.get("content-encoding", "identity"), rollout.key)
             fields = _json_object(body)
-            request = with_kind(_as_routed(dialect.parse(fields, headers), route))
+            request = with_kind(_as_routed(dialect.parse(fields, headers, rollout.memory), route))
             request = replace(request, notes=(*request.notes, *not_as_asked(request, fields, rollout.limits)))
             if self._rendering.sees_images:
                 request = show(request)

@@ -7,6 +7,7 @@ from dataclasses import field
 from pathlib import Path
 
 from proxy_addons.chain import Trajectory
+from proxy_addons.dialects.memory import Memory
 from proxy_addons.identity import Rollout
 
 
@@ -39,6 +40,7 @@ class LiveRollout:
     allow_hosts: tuple[str, ...] = ()
     model_hosts: tuple[str, ...] = ()
     findings: set[str] = field(default_factory=set)
+    memory: Memory = field(default_factory=Memory)
     calls: int = 0
     sampled_tokens: int = 0
     out_of_budget: str | None = None

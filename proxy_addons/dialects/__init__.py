@@ -17,6 +17,7 @@ from typing import cast
 from proxy_addons.conversation import Problem
 from proxy_addons.conversation import Reply
 from proxy_addons.conversation import Request
+from proxy_addons.dialects.memory import Memory
 
 NAMES = ("anthropic_messages", "openai_responses", "openai_chat", "gemini")
 
@@ -41,13 +42,13 @@ class Dialect(Protocol):
 
     `PATHS` are below the rollout's URL prefix and take POST: "generate" is answered as the body asks, "stream" always
     by a stream, "count" by the length of the prompt. `{model}` in a path stands for the model's name. `parse` raises
-    `Problem`.
+    `Problem`; `memory` is the rollout's.
     """
 
     NAME: str
     PATHS: dict[str, Purpose]
 
-    def parse(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> Request: ...
+    def parse(self, body: Mapping[str, Any], headers: Mapping[str, str], memory: Memory | None = None) -> Request: ...
 
     def reply_json(self, request: Request, reply: Reply) -> dict[str, Any]: ...
 

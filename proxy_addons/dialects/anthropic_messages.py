@@ -17,7 +17,7 @@ from proxy_addons.conversation import Tool
 from proxy_addons.conversation import ToolCall
 from proxy_addons.conversation import Usage
 from proxy_addons.dialects import Purpose
-from proxy_addons.dialects.memory import remembered
+from proxy_addons.dialects.memory import Memory
 from proxy_addons.dialects.reading import Content
 from proxy_addons.dialects.reading import arguments_object
 from proxy_addons.dialects.reading import arguments_text
@@ -59,19 +59,20 @@ _ERROR_TYPES = {
 }
 
 
-def parse(body: Mapping[str, Any], headers: Mapping[str, str]) -> Request:
+def parse(body: Mapping[str, Any], headers: Mapping[str, str], memory: Memory | None = None) -> Request:
     """A Messages (or count_tokens) body as a `Request`. Raises `Problem` `bad_request` naming the field."""
+    memory = memory or Memory()
     notes: list[str] = []
     choice = as_object(body.get("tool_choice") or {}, "tool_choice").get("type")
-    messages = list(remembered(_system, body.get("system"), "system", notes))
+    messages = list(memory.read(_system, body.get("system"), "system", notes))
     for i, entry in enumerate(as_list(body.get("messages"), "messages")):
-        messages += remembered(_turn, entry, f"messages[{i}]", notes)
+        messages += memory.read(_turn, entry, f"messages[{i}]", notes)
     if not messages:
         raise refuse("must not be empty", "messages")
     notes += _compaction([m.content for m in messages if m.role == "user"])
     return Request(
         messages=tuple(messages),
-        tools=offered_tools(remembered(_tools, body.get("tools"), "tools", notes), choice, notes),
+        tools=offered_tools(memory.read(_tools, body.get("tools"), "tools", notes), choice, notes),
         model=as_text(body.get("model"), "model"),
         max_tokens=count(body, "max_tokens"),
         temperature=number(body, "temperature"),

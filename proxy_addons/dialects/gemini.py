@@ -17,6 +17,7 @@ from proxy_addons.conversation import Tool
 from proxy_addons.conversation import ToolCall
 from proxy_addons.conversation import Usage
 from proxy_addons.dialects import Purpose
+from proxy_addons.dialects.memory import Memory
 from proxy_addons.dialects.reading import Content
 from proxy_addons.dialects.reading import arguments_object
 from proxy_addons.dialects.reading import arguments_text
@@ -65,11 +66,12 @@ _CODES = {"overloaded": 503}
 """Where Google's HTTP status is another than ours."""
 
 
-def parse(body: Mapping[str, Any], headers: Mapping[str, str]) -> Request:
+def parse(body: Mapping[str, Any], headers: Mapping[str, str], memory: Memory | None = None) -> Request:
     """A generateContent (or countTokens) body as a `Request`. Raises `Problem` `bad_request` naming the field."""
     inner = _get(body, "generateContentRequest")
     if inner is not None:
         body = as_object(inner, "generateContentRequest")
+    memory = memory or Memory()
     notes: list[str] = []
     messages = _system(_get(body, "systemInstruction"), notes)
     open_calls: list[ToolCall] = []
@@ -83,7 +85,7 @@ def parse(body: Mapping[str, Any], headers: Mapping[str, str]) -> Request:
     camel = {name: _get(config, name) for name in ("maxOutputTokens", "temperature", "topP")}
     return Request(
         messages=tuple(messages),
-        tools=offered_tools(_tools(body.get("tools"), notes), _calling_mode(body), notes),
+        tools=offered_tools(memory.read(_tools, body.get("tools"), "tools", notes), _calling_mode(body), notes),
         model=as_text(body.get("model"), "model"),
         max_tokens=count(camel, "maxOutputTokens"),
         temperature=number(camel, "temperature"),
@@ -214,18 +216,20 @@ def _media(given: Mapping[str, Any], field: str, where: str) -> Content:
     return Content(placeholder(kind), (f"{kind}_omitted",))
 
 
-def _tools(tools: Any, notes: list[str]) -> Iterator[Tool]:
-    for i, entry in enumerate(as_list(tools, "tools")):
-        tool = as_object(entry, f"tools[{i}]")
+def _tools(tools: Any, where: str, notes: list[str]) -> list[Tool]:
+    read = []
+    for i, entry in enumerate(as_list(tools, where)):
+        tool = as_object(entry, f"{where}[{i}]")
         declarations = _get(tool, "functionDeclarations")
         notes += [f"hosted_tool_dropped:{str(kind)[:40]}" for kind in tool if not kind.startswith("function")]
-        for j, item in enumerate(as_list(declarations, f"tools[{i}].functionDeclarations")):
-            where = f"tools[{i}].functionDeclarations[{j}]"
-            declared = as_object(item, where)
+        for j, item in enumerate(as_list(declarations, f"{where}[{i}].functionDeclarations")):
+            place = f"{where}[{i}].functionDeclarations[{j}]"
+            declared = as_object(item, place)
             schema = _get(declared, "parametersJsonSchema") or declared.get("parameters") or {"type": "object"}
-            description = as_text(declared.get("description"), f"{where}.description")
-            parameters = dict(as_object(schema, f"{where}.parameters"))
-            yield Tool(as_name(declared.get("name"), f"{where}.name"), description, parameters)
+            description = as_text(declared.get("description"), f"{place}.description")
+            parameters = dict(as_object(schema, f"{place}.parameters"))
+            read.append(Tool(as_name(declared.get("name"), f"{place}.name"), description, parameters))
+    return read
 
 
 def _usage(usage: Usage) -> dict[str, int]:

@@ -2,47 +2,39 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 from typing import TypeVar
 
 import orjson
-from cachetools import LRUCache
 
 T = TypeVar("T")
 
-REMEMBERED_BYTES = 32 << 20
-"""How much JSON is remembered, over all rollouts."""
-LARGEST_BYTES = REMEMBERED_BYTES >> 6
+LARGEST_BYTES = 1 << 20
 """A longer value (an image) is read each time."""
 
 
-@dataclass(frozen=True)
-class _Read:
-    value: Any
-    notes: tuple[str, ...]
-    size: int
+class Memory:
+    """One rollout's, as long as it lives. It costs about as much as the conversation's text."""
 
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, bytes], tuple[Any, tuple[str, ...]]] = {}
 
-_known: LRUCache[tuple[Any, bytes], _Read] = LRUCache(REMEMBERED_BYTES, getsizeof=lambda known: known.size)
+    def read(self, read: Callable[[Any, str, list[str]], T], value: Any, where: str, notes: list[str]) -> T:
+        """`read(value, where, notes)`, remembered if the same JSON was read before. Its result must not be changed.
 
-
-def remembered(read: Callable[[Any, str, list[str]], T], value: Any, where: str, notes: list[str]) -> T:
-    """`read(value, where, notes)`, from memory if the same JSON was read before. What it returns must not be changed.
-
-    `read` adds findings to `notes`, and raises `Problem` naming `where`; a refusal is not remembered.
-    """
-    text = _spelled(value)
-    if text is None or len(text) > LARGEST_BYTES:
-        return read(value, where, notes)
-    known = _known.get((read, text))
-    if known is None:
-        own: list[str] = []
-        known = _Read(read(value, where, own), tuple(own), len(text))
-        _known[read, text] = known
-    notes += known.notes
-    result: T = known.value
-    return result
+        `read` adds findings to `notes`, and raises `Problem` naming `where`; a refusal is not remembered.
+        """
+        text = _spelled(value)
+        if text is None or len(text) > LARGEST_BYTES:
+            return read(value, where, notes)
+        known = self._known.get((read, text))
+        if known is None:
+            own: list[str] = []
+            known = read(value, where, own), tuple(own)
+            self._known[read, text] = known
+        notes += known[1]
+        result: T = known[0]
+        return result
 
 
 def _spelled(value: Any) -> bytes | None:

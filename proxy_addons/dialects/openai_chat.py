@@ -12,7 +12,7 @@ from proxy_addons.conversation import Tool
 from proxy_addons.conversation import ToolCall
 from proxy_addons.conversation import Usage
 from proxy_addons.dialects import Purpose
-from proxy_addons.dialects.memory import remembered
+from proxy_addons.dialects.memory import Memory
 from proxy_addons.dialects.reading import as_list
 from proxy_addons.dialects.reading import as_name
 from proxy_addons.dialects.reading import as_object
@@ -45,16 +45,17 @@ _ERRORS = {
 }
 
 
-def parse(body: Mapping[str, Any], headers: Mapping[str, str]) -> Request:
+def parse(body: Mapping[str, Any], headers: Mapping[str, str], memory: Memory | None = None) -> Request:
     """A chat completion body as a `Request`. Raises `Problem` `bad_request` naming the field."""
     if body.get("n") not in (None, 1):
         raise refuse("one choice a call is all that is recorded; send 1 or leave it out", "n")
     for old in ("functions", "function_call"):
         if body.get(old):
             raise refuse("the older form of tools is not served; send tools and tool_choice", old)
+    memory = memory or Memory()
     notes: list[str] = []
     messages = tuple(
-        remembered(_turn, entry, f"messages[{i}]", notes)
+        memory.read(_turn, entry, f"messages[{i}]", notes)
         for i, entry in enumerate(as_list(body.get("messages"), "messages"))
     )
     if not messages:
@@ -63,7 +64,7 @@ def parse(body: Mapping[str, Any], headers: Mapping[str, str]) -> Request:
     limit = count(body, "max_completion_tokens")
     return Request(
         messages=messages,
-        tools=offered_tools(remembered(_tools, body.get("tools"), "tools", notes), body.get("tool_choice"), notes),
+        tools=offered_tools(memory.read(_tools, body.get("tools"), "tools", notes), body.get("tool_choice"), notes),
         model=as_text(body.get("model"), "model"),
         max_tokens=count(body, "max_tokens") if limit is None else limit,
         temperature=number(body, "temperature"),

@@ -20,6 +20,7 @@ from proxy_addons.conversation import Tool
 from proxy_addons.conversation import ToolCall
 from proxy_addons.conversation import Usage
 from proxy_addons.dialects import Purpose
+from proxy_addons.dialects.memory import Memory
 from proxy_addons.dialects.reading import Content
 from proxy_addons.dialects.reading import as_list
 from proxy_addons.dialects.reading import as_name
@@ -56,11 +57,11 @@ _CODES = {
 }
 
 
-def parse(body: Mapping[str, Any], headers: Mapping[str, str]) -> Request:
+def parse(body: Mapping[str, Any], headers: Mapping[str, str], memory: Memory | None = None) -> Request:
     """A Responses body as a `Request`. Raises `Problem` `bad_request` naming the field."""
     if body.get("previous_response_id") is not None:
         raise refuse("nothing is stored here; send the whole input", "previous_response_id")
-    reader = _Reader(notes=list(_compaction(headers)))
+    reader = _Reader(memory or Memory(), notes=list(_compaction(headers)))
     instructions = as_text(body.get("instructions"), "instructions")
     if instructions:
         reader.messages.append(Message("system", instructions))
@@ -107,6 +108,7 @@ def _compaction(headers: Mapping[str, str]) -> Iterator[str]:
 class _Reader:
     """What was read so far; the three lists of the open assistant turn are empty between turns."""
 
+    memory: Memory
     messages: list[Message] = field(default_factory=list)
     tools: list[Tool] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -133,14 +135,14 @@ class _Reader:
             self._message(item, where)
         elif kind == "reasoning":
             self.turn_open = True
-            summary = content_of(item.get("summary"), f"{where}.summary", self.notes)
-            content = content_of(item.get("content"), f"{where}.content", self.notes)
+            summary = self._content(item, "summary", where)
+            content = self._content(item, "content", where)
             self.reasoning.append(content.text or summary.text)
         elif kind in ("function_call", "custom_tool_call"):
             self._call(item, where)
         elif kind in ("function_call_output", "custom_tool_call_output"):
             self.close_turn()
-            given = content_of(item.get("output"), f"{where}.output", self.notes)
+            given = self._content(item, "output", where)
             call_id = as_name(item.get("call_id"), f"{where}.call_id")
             message = Message("tool", given.text, tool_call_id=call_id, flags=given.flags, images=given.images)
             self.messages.append(message)
@@ -154,11 +156,14 @@ class _Reader:
             self.notes.append(f"unknown_item:{name}")
             self.messages.append(Message("user", placeholder(f"item of type {name}"), flags=("unknown_item",)))
 
+    def _content(self, item: Mapping[str, Any], name: str, where: str) -> Content:
+        return self.memory.read(content_of, item.get(name), f"{where}.{name}", self.notes)
+
     def _message(self, item: Mapping[str, Any], where: str) -> None:
         role = item.get("role")
         if not isinstance(role, str) or role not in _ROLES:
             raise refuse(f"{str(role)[:40]!r} is not one of {', '.join(_ROLES)}", f"{where}.role")
-        given = content_of(item.get("content"), f"{where}.content", self.notes)
+        given = self._content(item, "content", where)
         if role == "assistant":
             self.turn_open = True
             self.parts.append(given)
