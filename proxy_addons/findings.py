@@ -69,6 +69,9 @@ FINDINGS: Mapping[str, Finding] = {
     "penalty_ignored": Finding("info", "call", "The harness asked for a repetition penalty and got none."),
     "logit_bias_ignored": Finding("warning", "call", "The harness asked for a logit bias and got none."),
     "min_p_ignored": Finding("info", "call", "The harness asked for min-p sampling and got none."),
+    "seed_ignored": Finding("info", "call", "The harness asked for a seed; the run's own sampling went on."),
+    "format_ignored": Finding("warning", "call", "The harness asked for a format of the reply; the policy was free."),
+    "parallel_calls_allowed": Finding("info", "call", "The harness wanted one tool call at most; the policy was free."),
     "tool_choice_ignored": Finding("warning", "call", "The harness wanted to force a tool call; the policy was free."),
     "tools_withheld": Finding("info", "call", "The harness offered its tools but allowed none for this call."),
     # what kind of call it is (`kinds`, `settle`)

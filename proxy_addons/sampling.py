@@ -19,6 +19,8 @@ _OTHER = {
     ),
     "logit_bias_ignored": ("logit_bias",),
     "min_p_ignored": ("min_p",),
+    "seed_ignored": ("seed",),
+    "format_ignored": ("response_format", "output_format", "responseSchema", "responseJsonSchema", "responseMimeType"),
 }
 """Finding → the fields of any dialect that ask for it; Gemini's are one level down, in `generationConfig`."""
 
@@ -47,9 +49,23 @@ def not_as_asked(request: Request, body: Mapping[str, Any], limits: Limits) -> t
     for name, spellings in _OTHER.items():
         if any(_asks(key, fields.get(key)) for key in spellings):
             found.append(name)
+    if "format_ignored" not in found and _asks("format", _within(fields, "text", "output_config").get("format")):
+        found.append("format_ignored")
+    one_call = _within(fields, "tool_choice").get("disable_parallel_tool_use") is True
+    if one_call or fields.get("parallel_tool_calls") is False:
+        found.append("parallel_calls_allowed")
     return tuple(found)
 
 
+def _within(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """The fields of these objects, those that are there."""
+    objects = (fields.get(name) for name in names)
+    return {key: value for found in objects if isinstance(found, Mapping) for key, value in found.items()}
+
+
 def _asks(key: str, value: Any) -> bool:
-    """Whether a field's value asks for anything: 0, null and empty do not, nor does a factor of 1."""
-    return bool(value) and not (key == "repetition_penalty" and value == 1)
+    """Whether a field's value asks for anything: 0, null and empty do not, nor does a factor of 1 or plain text."""
+    if key == "seed":
+        return value is not None
+    plain = value == "text/plain" or (isinstance(value, Mapping) and value.get("type") == "text")
+    return bool(value) and not plain and not (key == "repetition_penalty" and value == 1)

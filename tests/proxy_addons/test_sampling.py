@@ -10,6 +10,7 @@ from transformers import AutoTokenizer
 from proxy_addons.conversation import Message
 from proxy_addons.conversation import Request
 from proxy_addons.live import Limits
+from proxy_addons.sampling import not_as_asked
 from proxy_addons.sampling import pinned
 from tests.support.recording import recording
 from tests.support.scripted_engine import ScriptedEngine
@@ -40,6 +41,25 @@ def test_max_tokens_is_the_least_of_what_is_asked_allowed_left_and_fits(
     sampling = pinned(request, Limits(max_tokens=100, max_model_len=1000, temperature=0.7), prompt, left, (2,))
     assert (sampling.max_tokens, sampling.temperature, sampling.top_p) == (given, 0.7, 1.0)
     assert sampling.stop_token_ids == (2,)
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ({"seed": 0}, ("seed_ignored",)),
+        ({"generationConfig": {"seed": 7, "responseMimeType": "application/json"}}, ("seed_ignored", "format_ignored")),
+        ({"generationConfig": {"responseMimeType": "text/plain"}}, ()),
+        ({"response_format": {"type": "json_object"}}, ("format_ignored",)),
+        ({"response_format": {"type": "text"}, "text": {"format": {"type": "text"}, "verbosity": "low"}}, ()),
+        ({"text": {"format": {"type": "json_schema", "schema": {}}}}, ("format_ignored",)),
+        ({"output_config": {"format": {"type": "json_schema", "schema": {}}}}, ("format_ignored",)),
+        ({"parallel_tool_calls": False}, ("parallel_calls_allowed",)),
+        ({"parallel_tool_calls": True, "seed": None, "tool_choice": "auto", "text": "x"}, ()),
+        ({"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}, ("parallel_calls_allowed",)),
+    ],
+)
+def test_a_wish_about_seed_format_or_number_of_calls_is_found(body: dict[str, Any], found: tuple[str, ...]) -> None:
+    assert not_as_asked(Request((Message("user", "go"),)), body, Limits()) == found
 
 
 async def test_what_the_harness_asks_of_the_sampling_and_does_not_get_is_found(
