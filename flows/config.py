@@ -20,6 +20,9 @@ from pydantic_core import ErrorDetails
 
 from proxy_addons.errors import ConfigError
 from proxy_addons.identity import check_name
+from training.job import Advantage
+from training.job import Loss
+from training.job import Weighting
 from training.rows import SIDE_CALLS
 
 PROFILES = Path(__file__).parent / "profiles"
@@ -46,7 +49,13 @@ class TrainingConfig(_Part):
     negative_weight: float = Field(
         default=1.0, ge=0, le=1, description="factor on negative advantages; 1 is GRPO, 0 learns from successes only"
     )
+    advantage: Advantage = Field(default="grpo", description="how a rollout is compared with its group")
+    loss: Loss = Field(default="ppo", description="the clipped policy loss: of tokens, of whole rows, or of weights")
+    weighting: Weighting = Field(default="token", description="what weighs alike in the loss of an optimizer step")
     clip_ratio: float = Field(default=0.2, gt=0, lt=1, description="PPO clip: the ratio stays within 1 ± this")
+    clip_ratio_high: float | None = Field(
+        default=None, gt=0, description="clip of ratios above 1, if it is not clip_ratio"
+    )
     clip_grad: float = Field(default=1.0, gt=0, description="largest gradient norm")
     max_row_tokens: int = Field(
         default=16_384, ge=16, description="a longer training row is refused and counted, never cut"

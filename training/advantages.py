@@ -1,17 +1,18 @@
-"""Rewards → one advantage per rollout: GRPO with std normalisation, by veRL's estimator.
+"""Rewards → one advantage per rollout, by veRL's estimators.
 
 One rollout votes once, however many rows it has (case O57), and votes only if it is trained (cases O52, O56): it must
 count (`why_excluded`) and have at least one row. A group is dropped if fewer than two of its members vote or if all
 have the same reward: there is nothing to compare.
 
-    advantage_i = (reward_i - mean) / (std + 1e-6)     mean and sample std over the group's voters
-    advantage_i *= negative_weight                     where it is below 0
+    grpo         (reward_i - mean) / (std + 1e-6)      arXiv:2402.03300
+    dr_grpo      reward_i - mean                       arXiv:2503.20783
+    rloo         reward_i - mean of the others         arXiv:2402.14740
+    grpo_passk   (best - second best) / (std + 1e-6)   for the best one, 0 for the others: arXiv:2503.19595
 
-`negative_weight` 1 is GRPO. At 0 only rollouts above their group's mean are learned from; a failed rollout otherwise
-blames every token in it, the right ones too (docs/architecture.md has what we saw).
+with mean and sample std over the group's n voters. Then, where it is below 0, advantage_i *= negative_weight.
 
-The loss is the mean over all trained tokens of an optimizer step, so a rollout weighs by its trained tokens; cutting
-the same tokens into more rows changes nothing.
+With `negative_weight` 1 nothing is changed. At 0 only rollouts above their group's mean are learned from; a failed
+rollout otherwise blames every token in it, the right ones too (docs/architecture.md has what we saw).
 """
 
 import math
@@ -25,6 +26,16 @@ from typing import Any
 
 import numpy as np
 import torch
+
+from training.job import Advantage
+
+_ESTIMATORS: Mapping[Advantage, tuple[str, bool]] = {
+    "grpo": ("grpo", True),
+    "dr_grpo": ("grpo", False),
+    "rloo": ("rloo", False),
+    "grpo_passk": ("grpo_passk", True),
+}
+"""veRL's name of the estimator, and whether it divides by the group's std."""
 
 
 @dataclass
@@ -54,7 +65,10 @@ def why_excluded(rollout: Mapping[str, Any]) -> str | None:
 
 
 def group_advantages(
-    rollouts: Iterable[Mapping[str, Any]], with_rows: Collection[str], negative_weight: float = 1.0
+    rollouts: Iterable[Mapping[str, Any]],
+    with_rows: Collection[str],
+    negative_weight: float = 1.0,
+    advantage: Advantage = "grpo",
 ) -> tuple[dict[str, float], GroupReport]:
     """Rollout id → advantage for the rollouts to train, of those in the table `rollouts` that have rows."""
     report = GroupReport()
@@ -86,7 +100,7 @@ def group_advantages(
         else:
             report.kept += 1
             kept += members
-    advantages = _grpo(kept) if kept else {}
+    advantages = _estimated(kept, advantage) if kept else {}
     return {name: a if a >= 0 else a * negative_weight for name, a in advantages.items()}, report
 
 
@@ -104,15 +118,18 @@ def _last_tries(rollouts: Iterable[Mapping[str, Any]], report: GroupReport) -> l
     return list(last.values())
 
 
-def _grpo(rollouts: list[Mapping[str, Any]]) -> dict[str, float]:
-    # veRL's estimator gives a group of one its raw reward as advantage: such groups must not come here.
+def _estimated(rollouts: list[Mapping[str, Any]], advantage: Advantage) -> dict[str, float]:
+    # veRL's estimators give a group of one its raw reward as advantage, or refuse it: such groups must not come here.
+    from verl.trainer.config import AlgoConfig
     from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
+    name, by_std = _ESTIMATORS[advantage]
     rewards = torch.tensor([[r["reward"]] for r in rollouts], dtype=torch.float64)
-    advantages, _ = get_adv_estimator_fn("grpo")(
+    advantages, _ = get_adv_estimator_fn(name)(
         token_level_rewards=rewards,
         response_mask=torch.ones_like(rewards),
         index=np.array([r["group"] for r in rollouts], dtype=object),
-        norm_adv_by_std_in_grpo=True,
+        config=AlgoConfig(norm_adv_by_std_in_grpo=by_std),
+        **({"norm_adv_by_std_in_grpo": by_std} if name == "grpo" else {}),
     )
     return {r["rollout"]: float(a) for r, a in zip(rollouts, advantages[:, 0], strict=True)}

@@ -8,15 +8,19 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
+from training.job import Weighting
+from training.losses import row_weights
 from training.rows import Row
 
 
-def rl_batch(rows: Sequence[Row], advantages: Mapping[str, float]) -> TensorDict:
+def rl_batch(rows: Sequence[Row], advantages: Mapping[str, float], weighting: Weighting = "token") -> TensorDict:
     """A batch for veRL's PPO loss, of shape (rows,).
 
     `prompts` is what precedes a row's first trained token and `responses` the rest; `response_mask`, `old_log_probs`
-    (as recorded) and `advantages` (the rollout's, at trained tokens, else 0) run along the responses.
+    (as recorded), `advantages` (the rollout's, at trained tokens, else 0) and `rollout_is_weights` (the token's weight
+    in the loss, by veRL's name for such a factor) run along the responses.
     """
+    weights = row_weights(rows, weighting)
     starts = [list(row.mask).index(1) for row in rows]
     spread = [[advantages[row.rollout] * bit for bit in row.mask] for row in rows]
     mask = _nested([row.mask[start:] for row, start in zip(rows, starts, strict=True)], torch.int64)
@@ -28,6 +32,9 @@ def rl_batch(rows: Sequence[Row], advantages: Mapping[str, float]) -> TensorDict
         loss_mask=mask,
         old_log_probs=_nested([row.logprobs[s:] for row, s in zip(rows, starts, strict=True)], torch.float32),
         advantages=_nested([a[start:] for a, start in zip(spread, starts, strict=True)], torch.float32),
+        rollout_is_weights=_nested(
+            [[weight] * (len(row.ids) - s) for row, weight, s in zip(rows, weights, starts, strict=True)], torch.float32
+        ),
     )
 
 

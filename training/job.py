@@ -8,6 +8,10 @@ from pydantic import Field
 
 from training.rows import SIDE_CALLS
 
+Advantage = Literal["grpo", "dr_grpo", "rloo", "grpo_passk"]
+Loss = Literal["ppo", "gspo", "cispo"]
+Weighting = Literal["token", "row", "rollout"]
+
 EXIT_CODES = {"ConfigError": 2, "InfrastructureError": 3}
 """Exit code of a training process by failure class; 0 is success, anything else a crash (infrastructure)."""
 
@@ -28,7 +32,14 @@ class TrainSettings(_Frozen):
     """Passes over the rows."""
     negative_weight: float = Field(default=1.0, ge=0, le=1)
     """Factor on advantages below 0; 1 is GRPO (see `advantages`)."""
+    advantage: Advantage = "grpo"
+    """How a rollout is compared with its group (see `advantages`)."""
+    loss: Loss = "ppo"
+    weighting: Weighting = "token"
+    """What weighs alike in a step's loss (see `losses`)."""
     clip_ratio: float = Field(default=0.2, gt=0, lt=1)
+    clip_ratio_high: float | None = Field(default=None, gt=0)
+    """Clip of ratios above 1, if it is not `clip_ratio` ("clip-higher")."""
     clip_grad: float = Field(default=1.0, gt=0)
     max_row_tokens: int = Field(default=16_384, ge=2)
     """A longer row is refused and counted."""

@@ -36,6 +36,7 @@ from verl.workers.utils.padding import no_padding_2_padding
 from training.batch import rl_batch
 from training.batch import sft_batch
 from training.job import TrainSettings
+from training.losses import actor_options
 from training.rows import Row
 
 Schedule = Literal["constant", "cosine"]
@@ -79,11 +80,8 @@ class Learner:
             strategy="fsdp2",
             rollout_n=1,
             use_dynamic_bsz=True,
-            clip_ratio=settings.clip_ratio,
-            clip_ratio_low=settings.clip_ratio,
-            clip_ratio_high=settings.clip_ratio,
-            loss_agg_mode="token-mean",
             fsdp_config=engine,
+            **actor_options(settings),
         )
         config = TrainingWorkerConfig(
             model_type="language_model",
@@ -121,8 +119,8 @@ class Learner:
     def update(self, rows: Sequence[Row], advantages: Mapping[str, float], seed: int, step: int) -> dict[str, Any]:
         """One PPO update on `rows` (not empty) with one advantage per rollout; seeded by (seed, step).
 
-        The prompt groups are shuffled and dealt into `mini_batches` parts; each part is one optimizer step, whose loss
-        is the mean over its trained tokens. Returns numbers over all optimizer steps, weighted by tokens, except
+        The prompt groups are shuffled and dealt into `mini_batches` parts; each part is one optimizer step (its loss:
+        `losses`). Returns numbers over all optimizer steps, weighted by tokens, except
         `grad_norm`, the largest before clipping, and `logprob_agreement`: mean and largest |trainer - recorded|
         log-probability over the first step's tokens. veRL refuses a step whose gradient is not finite and leaves the
         weights alone; `refused_steps` counts those.
@@ -131,7 +129,7 @@ class Learner:
         order = random.Random(f"{seed}/{step}")
         self._worker.set_loss_fn(self._ppo)
         steps = [
-            self._optimize(self._sized(rl_batch(part, advantages), part))
+            self._optimize(self._sized(rl_batch(part, advantages, self.settings.weighting), part))
             for _ in range(self.settings.ppo_epochs)
             for part in _mini_batches(rows, self.settings.mini_batches, order)
         ]

@@ -49,7 +49,7 @@ def run_epoch(job: TrainJob) -> dict[str, Any]:
         rollouts = records.read(job.rollouts, records.ROLLOUTS)
         rows, row_report = _rows(job, rollouts)
         advantages, group_report = group_advantages(
-            rollouts, {row.rollout for row in rows}, job.settings.negative_weight
+            rollouts, {row.rollout for row in rows}, job.settings.negative_weight, job.settings.advantage
         )
         rows = [row for row in rows if advantages.get(row.rollout)]  # an advantage of 0 has no gradient: no pass for it
     result: dict[str, Any] = {
