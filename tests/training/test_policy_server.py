@@ -55,7 +55,7 @@ class TestServing:
             assert (policy.version, policy.url) == (0, f"http://127.0.0.1:{port}")
             await policy.reload(folders[1], 4)
             assert (policy.version, policy.folder) == (4, folders[1])
-        assert not policy.child.alive()
+        assert policy.child and not policy.child.alive()
         assert not taken(port)
 
     async def test_server_that_kept_the_old_weights_is_found_out_and_serves_no_more(
