@@ -111,7 +111,8 @@ async def attached(config: RunConfig, run: str, model: Path) -> AsyncIterator[Se
             )
         )
         # Whatever an earlier run left there, and held, is replaced.
-        await publish(proxies, policies, model, 0)
+        for url, reason in (await publish(proxies, policies, model, 0)).items():
+            print(f"serve: leaving out {url}: {reason}")
         yield policies, proxies
 
 

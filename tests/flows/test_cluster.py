@@ -183,7 +183,8 @@ def test_new_weights_reach_every_proxy(finished: Finished) -> None:
 def test_the_same_run_goes_on_locally_with_the_same_records_and_report(finished: Finished) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tasks.rollout.PROXY_URL", "http://127.0.0.1:8080")
-        local = RUN | {"profile": "local", "runs_dir": str(finished.folder.parent), "evaluate_last": True}
+        local = json.loads((finished.folder / "run.json").read_text())["config"]
+        local |= {"profile": "local", "evaluate_last": True}
         page = asyncio.run(openforge(RunConfig.model_validate(local)))
     summary = json.loads((Path(page).parent / "summary.json").read_text())
     before, after = (
