@@ -91,7 +91,7 @@ async def attached_proxies(
             name = f"{host}:{control_port}"
             await _answers(client, name, start_s)
             # No egress port: what a task allows by it is refused before anything starts.
-            proxy = Proxy((host, port), (host, port), "", f"`kubectl logs` of {host.split('.')[0]}", client)
+            proxy = Proxy((host, port), (host, port), "", f"that of the pod {host.split('.')[0]}", client)
             renders = (await proxy.rendering())["model"]
             if renders != str(model):
                 raise ConfigError(

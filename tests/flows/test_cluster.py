@@ -84,25 +84,26 @@ class Place:
 @asynccontextmanager
 async def services(folder: Path) -> AsyncIterator[Place]:
     """What deploy/kubernetes has running, as processes, and a cluster for the rollouts."""
-    port, control, collector = free_ports(3)
+    port, control, collector, engine = free_ports(4)
+    url = f"http://127.0.0.1:{engine}"
     images = {
         "openforge/sidecar:0.1.0": {"/openforge/sidecar.py": Path(sidecar.__file__)},
         "openforge/claude-code:0.1.0": dict(harnesses.load("claude_code").binds(ROOT / harnesses.INSTALL)),
     }
     async with AsyncExitStack() as stack:
-        policy = await stack.enter_async_context(
-            running_policy_server("embedded", MODELS / "tiny", folder / "policy.log", 8192)
-        )
         for host in HOSTS:
             argv = [str(proxy_python(ROOT)), "-m", "proxy_addons", "--host", host, "--port", str(port)]
-            argv += ["--control-port", str(control), "--engine", policy.url, "--model", MODEL]
+            argv += ["--control-port", str(control), "--engine", url, "--model", MODEL]
             child = start_child(argv, folder / f"proxy-{host}.log", dict(os.environ), ROOT)
             stack.push_async_callback(asyncio.to_thread, child.stop)
+        await stack.enter_async_context(
+            running_policy_server("embedded", MODELS / "tiny", folder / "policy.log", 8192, engine)
+        )
         c = await stack.enter_async_context(cluster(Mounted(folder / "pods", images)))
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setenv("KUBECONFIG", str(c.kubeconfig(folder)))
         given = {"proxies": HOSTS, "proxy_port": port, "control_port": control, "collector_port": collector}
-        yield Place(c, given | {"policies": [policy.url]}, folder / "runs")
+        yield Place(c, given | {"policies": [url]}, folder / "runs")
 
 
 @dataclass(frozen=True)
