@@ -33,7 +33,7 @@ from proxy_addons import records
 from proxy_addons.identity import Rollout
 from proxy_addons.live import Limits
 from proxy_addons.packing import read_calls
-from tasks.proxy import Proxy
+from tasks.proxy import OwnProxy
 from tasks.proxy import proxy_python
 from tasks.proxy import running_proxy
 from tasks.run import MODELS
@@ -63,7 +63,7 @@ def cpu_ms(pid: int) -> float:
     return time.clock_gettime_ns((~pid << 3) | 2) / 1e6
 
 
-async def converse(proxy: Proxy, sample: int, tokenizer: Any, folder: Path) -> dict[str, Any]:
+async def converse(proxy: OwnProxy, sample: int, tokenizer: Any, folder: Path) -> dict[str, Any]:
     """One conversation, left alive: CPU in ms of each call, and the bytes of its JSON lines."""
     rollout, rng = Rollout("bench", 0, "t", sample), random.Random(sample)
     limits = Limits(max_calls=TURNS, max_model_len=1 << 20)

@@ -5,12 +5,16 @@ with the values given for this run on top.
 """
 
 import difflib
+import re
 import tomllib
 from datetime import datetime
 from pathlib import Path
+from typing import Annotated
 from typing import Any
 from typing import Literal
+from urllib.parse import urlsplit
 
+from pydantic import AfterValidator
 from pydantic import BaseModel
 from pydantic import ConfigDict
 from pydantic import Field
@@ -34,6 +38,31 @@ Harness = Literal[
 
 # What a user may look for and not find, with the reason.
 _NOT_REPRODUCED = frozenset({"top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty"})
+
+
+def _is_image(value: str) -> str:
+    if not re.fullmatch(r"[\w./:@-]+", value):
+        raise ValueError("write it as REPOSITORY:TAG, without spaces")
+    return value
+
+
+def _is_host(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?", value):
+        raise ValueError("write a name or an address, without http:// and without a port")
+    return value
+
+
+def _is_url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
+        raise ValueError("write it as http://HOST:PORT")
+    return value
+
+
+_Image = Annotated[str, AfterValidator(_is_image)]
+_Host = Annotated[str, AfterValidator(_is_host)]
+_Url = Annotated[str, AfterValidator(_is_url)]
+_Port = Annotated[int, Field(ge=1, le=65535)]
 
 
 class _Part(BaseModel):
@@ -83,15 +112,44 @@ class LimitsConfig(_Part):
 
 
 class KubernetesConfig(_Part):
-    """Where the rollouts run in a cluster; read by the kubernetes profile only."""
+    """Where the rollouts run in a cluster, and what runs there already; read by the kubernetes profile only.
+
+    The defaults are the names of deploy/kubernetes/base.
+    """
 
     namespace: str = Field(default="openforge", min_length=1, description="namespace of the rollout Jobs")
-    images: dict[Harness, str] = Field(
+    images: dict[Harness, _Image] = Field(
         default={"claude_code": "openforge/claude-code:0.1.0", "codex": "openforge/codex:0.1.0"},
         description="container image of each harness",
     )
+    sidecar_image: _Image = Field(default="openforge/sidecar:0.1.0", description="image of what runs beside a harness")
+    task_image: _Image = Field(
+        default="debian:bookworm-slim", description="image in which a task runs that names none of its own"
+    )
+    proxies: list[_Host] = Field(
+        default=["proxy-0.proxy.openforge-system", "proxy-1.proxy.openforge-system"],
+        min_length=1,
+        description="the proxy's replicas; a rollout has one of them",
+    )
+    proxy_port: _Port = Field(default=9100, description="the proxies' port for harnesses")
+    control_port: _Port = Field(default=9101, description="the proxies' port for this flow")
+    policies: list[_Url] = Field(
+        default=["http://policy.openforge-system:8200"],
+        min_length=1,
+        description="the policy servers behind the proxies; each gets every new version of the weights",
+    )
+    collector_host: _Host | None = Field(
+        default=None, description="where pods reach this flow; empty: its own address on the way to the proxies"
+    )
+    collector_port: _Port = Field(default=9200, description="port on which this flow takes the pods' results")
     service_account: str = Field(
         default="openforge-rollout", description="service account of the rollout pods; no token mounted"
+    )
+    priority_class: str | None = Field(
+        default="openforge-rollout", min_length=1, description="PriorityClass of the pods; empty: the cluster's"
+    )
+    retry_priority_class: str | None = Field(
+        default="openforge-retry", min_length=1, description="PriorityClass of a second try; empty: as the first"
     )
     runtime_class: str | None = Field(
         default=None, description="RuntimeClass of the pods, such as gvisor; empty: the cluster's"
@@ -143,7 +201,7 @@ class RunConfig(_Part):
     rollout_timeout_s: int = Field(default=300, ge=5, description="seconds until a rollout is ended")
     retries: int = Field(default=2, ge=1, le=10, description="tries per rollout when our own machinery fails")
     sandbox: Literal["auto", "runc", "bubblewrap"] = Field(
-        default="auto", description="local sandbox; auto takes runc if it works"
+        default="auto", description="local sandbox; auto takes runc if it works; a cluster has Jobs instead"
     )
     limits: LimitsConfig = LimitsConfig()
     training: TrainingConfig = TrainingConfig()

@@ -24,10 +24,10 @@ from prefect.artifacts import acreate_link_artifact
 from prefect.artifacts import acreate_table_artifact
 from prefect.logging import get_run_logger
 
+from flows import cluster
 from flows.config import RunConfig
 from flows.config import load_config
 from flows.config import new_run_name
-from proxy_addons.errors import ConfigError
 from proxy_addons.live import Limits
 from proxy_addons.packing import pack
 from tasks import engines
@@ -55,6 +55,7 @@ from tasks.run import load_tasks
 from tasks.run import model_folder
 from tasks.run import open_run
 from tasks.sandboxes import choose
+from tasks.sandboxes.kubernetes import Kubernetes
 from tasks.taskset import Task as LearnTask
 from tasks.update import train
 from training.policy_server import PolicyServer
@@ -100,35 +101,37 @@ async def openforge(config: RunConfig = DEFAULTS) -> str:
 
 @contextlib.asynccontextmanager
 async def open_session(config: RunConfig) -> AsyncIterator[Session]:
-    """Check everything first, then bring up the policy server and the proxy for the time of the block."""
-    if config.profile == "kubernetes":
-        raise ConfigError("profile: the flow does not drive a cluster yet (see docs/kubernetes.md); use local")
+    """Check everything first, then bring up the policy server and the proxy, or attach to a cluster's, for the time of
+    the block."""
     name = config.run or new_run_name(datetime.now())
     base = model_folder(config.model)
     tasks = load_tasks(config.tasks)
     chosen = [harnesses.load(harness) for harness in config.harnesses]
     root = ROOT / harnesses.INSTALL
-    for harness in chosen:
-        harness.binary(root)
-    sandbox = choose(config.sandbox)
+    on_cluster = config.profile == "kubernetes"
+    if on_cluster:
+        sandbox = choose("kubernetes", cluster.settings(config, name, chosen, tasks))
+    else:
+        for harness in chosen:
+            harness.binary(root)
+        sandbox = choose(config.sandbox)
     run = open_run(name, config.runs_dir, config.model_dump(mode="json") | {"run": name})
     log = get_run_logger()
     for limit in sandbox.not_enforced():
         log.warning("sandbox %s: %s", sandbox.name, limit)
-    for leftover in sandbox.reap(f"{name}-e"):
-        log.warning("ended %s, left running by an execution of this run that died", leftover)
-    logs = run.path / "logs"
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(held(run))
+        for leftover in await asyncio.to_thread(sandbox.reap, f"{name}-e"):
+            log.warning("ended %s, left running by an execution of this run that died", leftover)
         with stage(run.path, "serve", 0):
-            policies = [
-                await stack.enter_async_context(running_policy_server(config.engine, base, log, config.max_model_len))
-                for log in (logs / f"policy-{number}.log" for number in range(config.engine_replicas))
-            ]
-            proxy = await stack.enter_async_context(
-                running_proxy(proxy_python(ROOT), [policy.url for policy in policies], base, logs / "proxy.log")
+            policies, proxy = await stack.enter_async_context(
+                cluster.attached(config, name, base) if on_cluster else _serving(config, base, run.path / "logs")
             )
             await check_engines(proxy, run.path, config.temperature, config.max_model_len)
+            versions = None
+            if isinstance(sandbox, Kubernetes):
+                await stack.enter_async_context(sandbox)
+                versions = await cluster.versions(sandbox, config, name, chosen)
         write_rendering(run.path, await proxy.rendering())
         arena = Arena(
             proxy=proxy,
@@ -150,8 +153,24 @@ async def open_session(config: RunConfig) -> AsyncIterator[Session]:
             timeout_s=config.rollout_timeout_s,
             tries=config.retries,
             slots=asyncio.Semaphore(config.concurrency),
+            versions=versions,
         )
         yield Session(config, name, run, tasks, chosen, base, policies, arena)
+
+
+@contextlib.asynccontextmanager
+async def _serving(config: RunConfig, base: Path, logs: Path) -> AsyncIterator[cluster.Serving]:
+    """Policy servers and a proxy on this machine, for the time of the block."""
+    async with contextlib.AsyncExitStack() as stack:
+        policies = [
+            await stack.enter_async_context(running_policy_server(config.engine, base, log, config.max_model_len))
+            for log in (logs / f"policy-{number}.log" for number in range(config.engine_replicas))
+        ]
+        urls = [policy.url for policy in policies]
+        yield (
+            policies,
+            await stack.enter_async_context(running_proxy(proxy_python(ROOT), urls, base, logs / "proxy.log")),
+        )
 
 
 async def collect(session: Session, epoch: int) -> None:

@@ -75,7 +75,8 @@ async def serve(
         master = _master(host, port, egress_port, confdir, capture, Egress(live, streams, capture.admit))
         trusted = trusted_certificates(Path(confdir), trust)
         master.options.update(ssl_verify_upstream_trusted_ca=str(trusted))
-        control = Control(live, ledger, gateway, rendering, await describe(rendering), replicas, token, trusted)
+        template = await describe(rendering) | {"model": str(model.absolute())}
+        control = Control(live, ledger, gateway, rendering, template, replicas, token, trusted)
         await _listen(stack, control.app(), host, control_port)
         loop = asyncio.get_running_loop()
         for name in (signal.SIGINT, signal.SIGTERM):

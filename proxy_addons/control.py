@@ -95,6 +95,7 @@ class Control:
                 web.post("/rollouts", self._register),
                 web.get("/rollouts/{id}/failure", self._failure),
                 web.delete("/rollouts/{id}", self._end),
+                web.delete("/runs/{run}", self._abandon),
                 web.post("/pause", self._pause),
                 web.post("/resume", self._resume),
             ]
@@ -161,16 +162,17 @@ class Control:
         rollout = self._live.remove(http.match_info["id"])
         if rollout is None:
             return web.json_response({"error": "unknown rollout"}, status=404)
-        busy = set(rollout.busy)
-        for task in busy:
-            task.cancel()
-        if busy:
-            await asyncio.wait(busy)
-        rollout.fail("")
+        await _stop(rollout)
         await self._ledger.append(rollout.ledger, {"kind": "end", "calls": rollout.calls})
         path = str(rollout.ledger.with_name(f"{rollout.ledger.name[1:].removesuffix('.ledger')}.parquet"))
         summary = await asyncio.to_thread(_write_calls, rollout, self._rendering, path)
         return web.json_response(summary)
+
+    async def _abandon(self, http: web.Request) -> web.Response:
+        """Kill the keys of a run whose controller died. No file is written: those rollouts are owed again."""
+        names = self._live.of_run(http.match_info["run"])
+        await asyncio.gather(*(_stop(rollout) for name in names if (rollout := self._live.remove(name))))
+        return web.json_response({"abandoned": names})
 
     async def _pause(self, _: web.Request) -> web.Response:
         """Hold new calls; answers when none is inside the engine."""
@@ -190,6 +192,16 @@ class Control:
             return web.json_response({"error": str(error)}, status=502)
         self._gateway.gate.open()
         return web.json_response({"paused": False, "left_out": left_out})
+
+
+async def _stop(rollout: LiveRollout) -> None:
+    """End the calls of a rollout that is not live any more."""
+    busy = set(rollout.busy)
+    for task in busy:
+        task.cancel()
+    if busy:
+        await asyncio.wait(busy)
+    rollout.fail("")
 
 
 def _write_calls(rollout: LiveRollout, rendering: Rendering, path: str) -> dict[str, Any]:

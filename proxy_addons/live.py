@@ -91,6 +91,10 @@ class Live:
         """Take a rollout out; its key is dead from now on."""
         return self._rollouts.pop(rollout_id, None)
 
+    def of_run(self, run: str) -> list[str]:
+        """The ids of a run's live rollouts."""
+        return [name for name, rollout in self._rollouts.items() if rollout.identity.run == run]
+
     def __len__(self) -> int:
         return len(self._rollouts)
 

@@ -9,13 +9,16 @@ from pathlib import Path
 from proxy_addons.capability import Capability
 from proxy_addons.capability import why_untrainable
 from proxy_addons.errors import ConfigError
+from tasks.proxies import Proxies
 from tasks.proxy import Proxy
 from training.policy_server import PolicyServer
 
 CAPABILITY = "capability.json"
 
 
-async def check_engines(proxy: Proxy, run_folder: Path, temperature: float, max_model_len: int) -> list[Capability]:
+async def check_engines(
+    proxy: Proxy | Proxies, run_folder: Path, temperature: float, max_model_len: int
+) -> list[Capability]:
     """Measure the engines through the proxy and write what was found into the run's folder.
 
     Raises ConfigError, one line per reason, if training could not use what they sample.
@@ -27,7 +30,9 @@ async def check_engines(proxy: Proxy, run_folder: Path, temperature: float, max_
     return found
 
 
-async def publish(proxy: Proxy, policies: Sequence[PolicyServer], folder: Path, version: int) -> dict[str, str]:
+async def publish(
+    proxy: Proxy | Proxies, policies: Sequence[PolicyServer], folder: Path, version: int
+) -> dict[str, str]:
     """Serve the weights in `folder` as `version` everywhere: hold the calls, wait for those under way, load, have each
     server show what it serves, let the calls go on. Returns the servers that the proxy leaves out, with the reasons.
 

@@ -49,13 +49,17 @@ def proxy_python(root: Path) -> Path:
 @dataclass(frozen=True)
 class Proxy:
     """A running proxy. `address` is where harnesses reach it by a base URL, `egress` as an HTTP proxy or by a base URL;
-    `trusted` (PEM) is what a program must trust to use it as a proxy."""
+    `trusted` (PEM) is what a program must trust to use it as a proxy. `log` says where its log is."""
 
     address: tuple[str, int]
     egress: tuple[str, int]
     trusted: str
-    child: Child
+    log: str
     _client: httpx.AsyncClient
+
+    async def replica(self, rollout: Rollout) -> "Proxy":
+        """The proxy for this rollout, as `tasks.proxies.Proxies` has several: this one."""
+        return self
 
     async def register(
         self,
@@ -92,6 +96,10 @@ class Proxy:
         """Kill the key, write the calls file, and say what was recorded (see `control._write_calls`)."""
         return await self._ask("DELETE", f"/rollouts/{rollout.id}", timeout=120)
 
+    async def abandon(self, run: str) -> None:
+        """Kill the keys of what a dead execution of `run` left here; those rollouts are owed again."""
+        await self._ask("DELETE", f"/runs/{run}", timeout=120)
+
     async def rendering(self) -> dict[str, Any]:
         """How the policy's template treats a conversation that grows (see `proxy_addons.stability`)."""
         return await self._ask("GET", "/rendering")
@@ -116,15 +124,22 @@ class Proxy:
             answer = await self._client.request(method, path, timeout=timeout, **body)
         except httpx.HTTPError as error:
             raise InfrastructureError(
-                f"the proxy does not answer ({type(error).__name__}); its log is {self.child.log}"
+                f"the proxy does not answer ({type(error).__name__}); its log is {self.log}"
             ) from error
         if answer.is_error:
             raise InfrastructureError(f"proxy: {method} {path}: {answer.json().get('error')}")
         return answer.json()
 
 
+@dataclass(frozen=True)
+class OwnProxy(Proxy):
+    """A proxy that we started."""
+
+    child: Child
+
+
 @asynccontextmanager
-async def running_proxy(python: Path, engines: list[str], model: Path, log: Path) -> AsyncIterator[Proxy]:
+async def running_proxy(python: Path, engines: list[str], model: Path, log: Path) -> AsyncIterator[OwnProxy]:
     """A proxy process in front of the policy servers at these URLs, for the time of the block.
 
     Raises InfrastructureError if it does not come up.
@@ -143,7 +158,7 @@ async def running_proxy(python: Path, engines: list[str], model: Path, log: Path
         ) as client:
             await _healthy(client, child)
             trusted = (await client.get("/trusted.pem")).raise_for_status().text
-            yield Proxy(("127.0.0.1", port), ("127.0.0.1", egress), trusted, child, client)
+            yield OwnProxy(("127.0.0.1", port), ("127.0.0.1", egress), trusted, str(log), client, child)
     finally:
         await asyncio.to_thread(child.stop)
 

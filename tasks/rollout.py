@@ -27,6 +27,7 @@ from proxy_addons.live import Limits
 from proxy_addons.packing import has_calls
 from tasks.harnesses import Harness
 from tasks.harnesses import end
+from tasks.proxies import Proxies
 from tasks.proxy import Proxy
 from tasks.proxy import egress_env
 from tasks.sandboxes import PROXY_URL
@@ -45,9 +46,12 @@ ten others."""
 
 @dataclass(frozen=True)
 class Arena:
-    """What the rollouts of a run share. `folder` is one stage's own; `slots` bounds the rollouts at a time."""
+    """What the rollouts of a run share. `folder` is one stage's own; `slots` bounds the rollouts at a time.
 
-    proxy: Proxy
+    `versions`: the harnesses come from images, which say these versions; None: they are installed in `harness_root`.
+    """
+
+    proxy: Proxy | Proxies
     sandbox: Sandbox
     harness_root: Path
     folder: Path
@@ -59,6 +63,17 @@ class Arena:
     timeout_s: float
     tries: int
     slots: asyncio.Semaphore
+    versions: Mapping[str, str] | None = None
+
+    def version(self, harness: Harness) -> str:
+        """The harness's version."""
+        return harness.version(self.harness_root) if self.versions is None else self.versions[harness.NAME]
+
+    def binds(self, harness: Harness) -> dict[str, Path]:
+        """Path inside the sandbox → the harness's installed folder; where it comes from an image, only the paths."""
+        if self.versions is None:
+            return harness.binds(self.harness_root)
+        return {path: Path(path) for path in harness.IMAGE_PATHS}
 
 
 @dataclass(frozen=True)
@@ -131,7 +146,7 @@ async def _try(slot: Slot, rollout: Rollout, arena: Arena) -> dict[str, Any]:
         "split": slot.task.split,
         "kind": slot.kind,
         "harness": slot.harness.NAME,
-        "harness_version": slot.harness.version(arena.harness_root),
+        "harness_version": arena.version(slot.harness),
         "sandbox": arena.sandbox.name,
         "started_at": started,
         "complete": False,
@@ -182,12 +197,12 @@ async def _run_harness(
     base_url = f"{PROXY_URL}/r/{rollout.id}"
     workspace, home = scratch / "workspace", scratch / "home"
     await asyncio.to_thread(_lay_out, slot.task, workspace, home)
-    task, proxy = slot.task, arena.proxy
+    task, proxy = slot.task, await arena.proxy.replica(rollout)
     path = calls_path(arena.folder, rollout)
     await proxy.register(rollout, slot.harness.NAME, key, path, arena.limits, task.allow_hosts, task.model_hosts)
     try:
         slot.harness.prepare(home, base_url, key, MODEL_NAME)
-        way_out, env, binds = proxy.address, {}, slot.harness.binds(arena.harness_root)
+        way_out, env, binds = proxy.address, {}, arena.binds(slot.harness)
         if task.allow_hosts or task.model_hosts:
             way_out, env = proxy.egress, egress_env(PROXY_URL, rollout, key, _TRUSTED)
             binds = binds | {_TRUSTED: scratch / "trusted.pem"}
@@ -210,12 +225,12 @@ async def _run_harness(
             wall_s=min(arena.timeout_s, slot.task.agent_timeout_s),
             first_call_s=min(FIRST_CALL_S, arena.timeout_s),
         )
-        outcome = await _unless_broken(arena.sandbox.run(spec), arena.proxy.failure(rollout))
+        outcome = await _unless_broken(arena.sandbox.run(spec), proxy.failure(rollout))
     except BaseException:
         with contextlib.suppress(InfrastructureError):  # the first error is the one to tell
-            _enter(row, await asyncio.shield(arena.proxy.end(rollout)))
+            _enter(row, await asyncio.shield(proxy.end(rollout)))
         raise
-    return outcome, _enter(row, await arena.proxy.end(rollout))
+    return outcome, _enter(row, await proxy.end(rollout))
 
 
 def _enter(row: dict[str, Any], summary: dict[str, Any]) -> dict[str, Any]:

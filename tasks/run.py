@@ -31,7 +31,7 @@ BUILTIN_TRAIN, BUILTIN_HELDOUT = 240, 60
 MAY_CHANGE = frozenset(
     {
         *("epochs", "evaluate_first", "evaluate_last"),
-        *("concurrency", "retries", "profile", "sandbox", "limits", "engine", "engine_replicas"),
+        *("concurrency", "retries", "profile", "sandbox", "limits", "engine", "engine_replicas", "kubernetes"),
     }
 )
 
@@ -88,11 +88,18 @@ def open_run(name: str, runs_dir: str, config: dict[str, Any]) -> RunFolder:
 @contextmanager
 def held(run: RunFolder) -> Iterator[None]:
     """Keep the run for this process; the kernel lets go if we die. Raises ConfigError if another process has it."""
-    with (run.path / ".lock").open("w") as lock:
+    with exclusive(run.path / ".lock", f"run {run.path.name!r} is under way in another process: wait for it or end it"):
+        yield
+
+
+@contextmanager
+def exclusive(file: Path, otherwise: str) -> Iterator[None]:
+    """Make and lock `file` for the time of the block. Raises ConfigError(otherwise) if another process has it."""
+    with file.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigError(f"run {run.path.name!r} is under way in another process: wait for it or end it") from None
+            raise ConfigError(otherwise) from None
         yield
 
 

@@ -37,6 +37,8 @@ TOLERANCE = 1e-3
 """Largest difference of a served logprob from transformers' in float32."""
 DRAIN_S = 1800.0
 """How long a reload waits for the requests under way."""
+ATTACH_S = 60.0
+"""How long a policy server that runs already may take to answer first."""
 _PROBE_TOKENS = 8
 _PROBE_TEMPERATURE = 0.5  # not 1, so that logprobs from before temperature give themselves away
 
@@ -44,9 +46,12 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 class PolicyServer:
-    """A running policy server. `version` is the version of the weights that it serves."""
+    """A running policy server. `version` is the version of the weights that it serves.
 
-    def __init__(self, url: str, child: Child, folder: Path, session: aiohttp.ClientSession) -> None:
+    `child` is its process, None for one that somebody else started.
+    """
+
+    def __init__(self, url: str, child: Child | None, folder: Path, session: aiohttp.ClientSession) -> None:
         self.url = url
         self.child = child
         self.folder = folder
@@ -57,12 +62,13 @@ class PolicyServer:
         """Return when it answers. Raises InfrastructureError with the log's last lines if it died or took too long."""
         deadline = asyncio.get_running_loop().time() + start_s
         while True:
-            if not self.child.alive():
+            if self.child and not self.child.alive():
                 raise InfrastructureError(f"policy server ended while starting: {self.child.last_lines()}")
             if await self._healthy():
                 return
             if asyncio.get_running_loop().time() > deadline:
-                raise InfrastructureError(f"policy server not up after {start_s:.0f} s: {self.child.last_lines()}")
+                last = self.child.last_lines() if self.child else f"nothing answers at {self.url}/health"
+                raise InfrastructureError(f"policy server not up after {start_s:.0f} s: {last}")
             await asyncio.sleep(0.2)
 
     async def _healthy(self) -> bool:
@@ -128,7 +134,8 @@ class PolicyServer:
         try:
             await self._ask("POST", "/pause?mode=abort")
         except InfrastructureError:
-            self.child.stop()  # it does not listen, so it must not go on answering others either
+            if self.child:
+                self.child.stop()  # it does not listen, so it must not go on answering others either
 
     async def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         try:
@@ -167,6 +174,23 @@ async def running_policy_server(
             yield server
     finally:
         await asyncio.to_thread(child.stop)
+
+
+@asynccontextmanager
+async def attached_policy_server(url: str, model_dir: Path, start_s: float = ATTACH_S) -> AsyncIterator[PolicyServer]:
+    """The policy server that runs already at `url`, for the time of the block.
+
+    It may serve an earlier run's weights, so its version is unknown (-1) until the first `reload`; `model_dir` has the
+    shapes that it must have.
+
+    Raises ConfigError for a folder that cannot be used, InfrastructureError if nothing answers.
+    """
+    await asyncio.to_thread(check_folder, model_dir)
+    async with aiohttp.ClientSession() as session:
+        server = PolicyServer(url, None, model_dir, session)
+        server.version = -1
+        await server.wait_ready(start_s)
+        yield server
 
 
 def check_port(port: int) -> None:

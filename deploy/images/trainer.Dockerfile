@@ -1,11 +1,6 @@
 # The flow: it orchestrates the rollouts and updates the weights. It serves as policy server too where there is no GPU.
 #   docker build -f deploy/images/trainer.Dockerfile -t openforge/trainer:0.1.0 .
 # For a machine without a GPU: --build-arg TORCH=torch==2.13.0+cpu, with an index that has that build.
-FROM node:24-bookworm-slim AS harnesses
-WORKDIR /harnesses
-COPY deploy/harnesses/package.json deploy/harnesses/package-lock.json ./
-RUN npm ci --ignore-scripts --no-audit --no-fund
-
 FROM python:3.11-slim-bookworm
 ENV PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 DO_NOT_TRACK=1 USER=openforge
 WORKDIR /openforge
@@ -16,8 +11,6 @@ RUN pip install --no-cache-dir -c constraints.txt "$TORCH" \
     && python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
         > requirements.txt \
     && pip install --no-cache-dir -c constraints.txt -r requirements.txt
-# The flow asks the installed harnesses for their versions and paths.
-COPY --from=harnesses /harnesses/node_modules .openforge/harnesses/node_modules
 COPY models models
 COPY proxy_addons proxy_addons
 COPY training training

@@ -76,12 +76,15 @@ class Harness(Protocol):
     """What a harness module offers.
 
     `PROVENANCE` are the request headers whose ids are stored with each call and never identify the rollout.
-    `SETTINGS` says in a message where to look. `base_url` and `key` are the rollout's, as seen inside the sandbox.
+    `SETTINGS` says in a message where to look. `IMAGE_PATHS` are the folders that its image for a cluster holds, at
+    their paths inside the sandbox; none: there can be no such image. `base_url` and `key` are the rollout's, as seen
+    inside the sandbox.
     """
 
     NAME: str
     SETTINGS: str
     PROVENANCE: tuple[str, ...]
+    IMAGE_PATHS: tuple[str, ...]
 
     def binary(self, root: Path) -> Path:
         """The program on the host. Raises ConfigError if it is not installed below `root`."""

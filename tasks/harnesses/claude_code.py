@@ -19,6 +19,7 @@ PROVENANCE = ("x-claude-code-session-id", "x-claude-code-agent-id")
 MAX_TURNS = 50
 
 _INSIDE = "/opt/claude-code"
+IMAGE_PATHS: tuple[str, ...] = (_INSIDE,)
 # How it words that the policy's output limit, its context or the rollout's calls (the proxy's 429) are used up.
 _SPENT = ("output token maximum", "Prompt is too long", "rejected (429)")
 

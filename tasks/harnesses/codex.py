@@ -21,6 +21,7 @@ CONTEXT_TOKENS = 16384
 """Where it starts to compact its history."""
 
 _INSIDE = "/opt/codex"
+IMAGE_PATHS: tuple[str, ...] = (_INSIDE,)
 _CONFIG_HOME = f"{HOME}/.codex"
 _KEY = "POLICY_API_KEY"
 # How it words that the policy's output limit, its context or the rollout's calls (the proxy's 429) are used up.

@@ -18,6 +18,7 @@ PROVENANCE = ()
 
 _PACKAGE = "@google/gemini-cli"
 _INSIDE = "/opt/gemini-cli"
+IMAGE_PATHS: tuple[str, ...] = (_INSIDE, NODE)
 
 
 def binary(root: Path) -> Path:

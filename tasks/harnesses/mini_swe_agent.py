@@ -20,6 +20,7 @@ SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 
 _PACKAGE = "mini-swe-agent"
 _INSIDE = "/opt/mini-swe-agent"
+IMAGE_PATHS: tuple[str, ...] = ()  # its interpreter is this machine's, which no task image has
 _LIMITS = ("LimitsExceeded", "TimeExceeded")
 # How it words that the policy's context or the rollout's calls (the proxy's 429) are used up.
 _SPENT = ("ContextWindowExceeded", "RateLimitError")

@@ -24,6 +24,7 @@ CONTEXT_TOKENS, OUTPUT_TOKENS = 128_000, 8_192
 
 _PACKAGE = "openclaw"
 _INSIDE = "/opt/node_modules"
+IMAGE_PATHS: tuple[str, ...] = (_INSIDE, NODE)
 _KEY = "POLICY_API_KEY"
 
 

@@ -20,6 +20,7 @@ CONTEXT_TOKENS, OUTPUT_TOKENS = 128_000, 8_192
 """What it believes of the model; it compacts its history near the first."""
 
 _INSIDE = "/opt/opencode"
+IMAGE_PATHS: tuple[str, ...] = (_INSIDE,)
 _KEY = "POLICY_API_KEY"
 
 

@@ -19,6 +19,7 @@ PROVENANCE = ()
 
 _PACKAGE = "openhands-tools"
 _INSIDE = "/opt/openhands"
+IMAGE_PATHS: tuple[str, ...] = ()  # its interpreter is this machine's, which no task image has
 _SCRIPT = "/opt/openhands_run.py"
 # How it words that the policy's context (for which it would condense its history, if there were any) or the rollout's
 # calls (the proxy's 429) are used up.

@@ -18,6 +18,7 @@ PROVENANCE = ()
 
 _PACKAGE = "@qwen-code/qwen-code"
 _INSIDE = "/opt/qwen-code"
+IMAGE_PATHS: tuple[str, ...] = (_INSIDE, NODE)
 
 
 def binary(root: Path) -> Path:

@@ -63,7 +63,7 @@ async def load_configuration() -> Configuration:
         if "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ:
             kube_config.load_incluster_config()
         else:
-            await kube_config.load_kube_config()
+            await kube_config.load_kube_config(os.environ.get("KUBECONFIG"))
     except kube_config.ConfigException as error:
         raise ConfigError(f"kubernetes: no cluster to talk to ({error}); set KUBECONFIG") from None
     configuration = Configuration.get_default_copy()

@@ -174,11 +174,16 @@ def _pod(settings: Settings, spec: Spec) -> dict[str, Any]:
     for field, value in (
         ("serviceAccountName", settings.service_account),
         ("runtimeClassName", settings.runtime_class),
-        ("priorityClassName", settings.priority_class),
+        ("priorityClassName", _priority(settings, spec)),
     ):
         if value:
             pod[field] = value
     return pod
+
+
+def _priority(settings: Settings, spec: Spec) -> str | None:
+    again = spec.rollout is not None and spec.rollout.try_ > 0
+    return settings.retry_priority_class or settings.priority_class if again else settings.priority_class
 
 
 def _agent(settings: Settings, spec: Spec) -> dict[str, Any]:

@@ -28,6 +28,7 @@ class Settings:
     """`image` is the task image where a task names none; `payloads` maps a harness to the image that holds it.
 
     `collector_url` is where pods reach `collector_listen`, this process's own host and port.
+    `retry_priority_class` is the priority of a try that follows a lost one, None: as any other.
     `sidecar_script` is the path of `sidecar.py` in `sidecar_image`. `max_pods` bounds the pods at a time,
     `creates_per_s` the Jobs created per second.
     """
@@ -43,6 +44,7 @@ class Settings:
     service_account: str | None = None
     runtime_class: str | None = None
     priority_class: str | None = None
+    retry_priority_class: str | None = None
     ttl_s: int = 600
     max_pods: int = 256
     creates_per_s: float = 20.0

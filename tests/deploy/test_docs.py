@@ -3,6 +3,7 @@
 import json
 import re
 
+from flows.config import KubernetesConfig
 from flows.config import load_config
 from tasks.run import ROOT
 from tests.deploy.manifests import base
@@ -32,3 +33,9 @@ def test_the_objects_are_there() -> None:
     used = str(rendered("kind"))
     assert len(secrets) == 2
     assert all(f"'key': '{key}', 'name': '{name}'" in used for name, key in secrets)
+
+
+def test_every_field_that_a_cluster_adds_is_told() -> None:
+    table = TEXT.split("## What you give")[1].split("\n## ")[0]
+    told = set(re.findall(r"`(\w+)`", table))
+    assert [name for name in KubernetesConfig.model_fields if name not in told] == []

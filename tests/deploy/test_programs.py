@@ -103,8 +103,35 @@ def test_the_deployments_use_the_pool(overlay: str) -> None:
     assert deployment["work_pool"]["job_variables"].keys() <= pool["variables"]["properties"].keys()
     path, name = deployment["entrypoint"].split(":")
     assert re.search(rf"^async def {name}\(", (ROOT / path).read_text(), re.M)
+    assert deployment["concurrency_limit"] == 1
     config = load_config(deployment["parameters"]["config"])
     assert (config.profile, config.runs_dir) == ("kubernetes", "/runs")
+
+
+def test_the_flow_finds_what_is_deployed(overlay: str) -> None:
+    file = yaml.safe_load((KUBERNETES / "overlays" / overlay / "prefect.yaml").read_text())
+    config = load_config(file["deployments"][0]["parameters"]["config"])
+    given, items = config.kubernetes, rendered(overlay)
+    named = {(item["kind"], item["metadata"]["name"]): item for item in items}
+    proxy = named["StatefulSet", "proxy"]
+    replicas = range(proxy["spec"]["replicas"])
+    assert given.proxies == [f"proxy-{n}.{proxy['spec']['serviceName']}.openforge-system" for n in replicas]
+    flags = _flags(_container(items, "StatefulSet/proxy")["args"])
+    told = (str(given.proxy_port), str(given.control_port), config.model)
+    assert told == (flags["--port"], flags["--control-port"], flags["--model"])
+    assert given.policies == [f"{str(flags['--engine']).replace('policy', 'policy.openforge-system')}"]
+    assert _flags(_container(items, "Deployment/policy")["args"])["--max-model-len"] == str(config.max_model_len)
+    (job,) = flow_job()["spec"]["template"]["spec"]["containers"]
+    assert job["ports"] == [{"name": "collector", "containerPort": given.collector_port}]
+    assert job["envFrom"] == [{"secretRef": {"name": "openforge-proxy"}}]
+    settings = named["ConfigMap", "openforge"]["data"]
+    payloads = {f"payload.{name}": image for name, image in given.images.items()}
+    rest = ("sidecar_image", "task_image", "priority_class", "service_account")
+    assert payloads | {key: getattr(given, key) for key in rest} == {
+        key: value for key, value in settings.items() if key in rest or key.startswith("payload.")
+    }
+    assert ("PriorityClass", given.retry_priority_class) in named
+    assert given.namespace == named["ConfigMap", "openforge"]["metadata"]["namespace"]
 
 
 def test_a_run_takes_the_images_that_are_deployed() -> None:

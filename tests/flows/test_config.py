@@ -57,6 +57,19 @@ def test_a_loaded_config_loads_to_itself() -> None:
         ({"max_tokens": 16384}, "max_tokens: 16384 is refused: must be below max_model_len (8192)"),
         ({"top_p": 0.9}, "top_p: 0.9 is refused: the trainer computes log-probabilities of the whole distribution"),
         ({"top_k": 40}, "top_k: 40 is refused: the trainer computes"),
+        (
+            {"kubernetes": {"proxies": ["http://proxy-0:9101"]}},
+            "kubernetes.proxies.0: 'http://proxy-0:9101' is refused: write a name or an address, without http://",
+        ),
+        (
+            {"kubernetes": {"policies": ["policy:8200"]}},
+            "kubernetes.policies.0: 'policy:8200' is refused: write it as http://HOST:PORT.",
+        ),
+        (
+            {"kubernetes": {"images": {"codex": "my image"}}},
+            "kubernetes.images.codex: 'my image' is refused: write it as REPOSITORY:TAG, without spaces.",
+        ),
+        ({"kubernetes": {"control_port": 0}}, "kubernetes.control_port: 0 is refused: input should be greater than"),
         ({"run": "My Run"}, "run: 'My Run' is refused: run 'My Run': use at most 40 lower-case letters"),
     ],
 )

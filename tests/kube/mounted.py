@@ -2,6 +2,7 @@
 too. The rest of this machine stays as it is."""
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -29,8 +30,9 @@ class Mounted(Processes):
 
     def _first(self, process: asyncio.subprocess.Process) -> int:
         """bubblewrap waits for its only child, and does not pass signals on."""
-        children = psutil.Process(process.pid).children()
-        return children[0].pid if children else process.pid
+        with contextlib.suppress(psutil.NoSuchProcess):  # it may have ended just now
+            return next((child.pid for child in psutil.Process(process.pid).children()), process.pid)
+        return process.pid
 
 
 def _host(folder: str, paths: Mapping[str, Path]) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """The orchestrator's side of the engines: what they can do, and which weights they must show."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -61,3 +62,33 @@ async def test_a_number_that_is_none_is_named(
         answer = await proxy.control.request(method, path, params=params)
     assert answer.status_code == 400
     assert answer.json()["error"].startswith(("max_model_len: ", "weight_version: "))
+
+
+async def test_what_a_dead_controller_left_is_ended_and_can_be_registered_again(
+    toy_model: Path, tmp_path: Path
+) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "go"}]}
+    async with (
+        serving(ScriptedEngine(lambda prompt, n: [72], delay_s=30)) as engine,
+        recording(toy_model, engine.url, tmp_path) as proxy,
+    ):
+        rollout = await proxy.register()
+        async with proxy.client(rollout) as client:
+            asking = asyncio.create_task(client.post("/v1/chat/completions", json=body))
+            while not engine.running:
+                await asyncio.sleep(0.01)
+            failing = asyncio.create_task(proxy.control.get(f"/rollouts/{rollout}/failure"))
+            await asyncio.sleep(0.1)
+            assert (await proxy.control.delete("/runs/another")).json() == {"abandoned": []}
+            assert not failing.done()
+            assert (await proxy.control.delete("/runs/r")).json() == {"abandoned": [rollout]}
+            assert (await failing).json() == {"reason": None}
+            await asyncio.gather(asking, return_exceptions=True)
+            assert (await client.post("/v1/chat/completions", json=body)).status_code == 404
+        assert not list(tmp_path.glob("*.parquet")), "it was cut off: it is owed, not recorded"
+        engine.delay_s = 0.0
+        rollout = await proxy.register()
+        async with proxy.client(rollout) as client:
+            assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
+        summary, rows = await proxy.end(rollout)
+    assert (summary["complete"], len(rows)) == (True, 1)

@@ -67,4 +67,4 @@ async def test_a_policy_that_sees_hears_every_system_message(tmp_path: Path) -> 
 async def test_the_control_port_tells(toy_model: Path, tmp_path: Path) -> None:
     async with recording(toy_model, "http://127.0.0.1:1", tmp_path) as proxy:
         answer = await proxy.control.get("/rendering")
-    assert answer.json() == await describe(load_rendering(toy_model))
+    assert answer.json() == await describe(load_rendering(toy_model)) | {"model": str(toy_model.absolute())}

@@ -74,6 +74,7 @@ async def test_new_weights_reach_every_replica_before_any_held_call_goes_on(tmp_
         assert await publish(proxy, [first, second], model, 1) == {}
         assert (first.version, second.version) == (1, 1)
         after = await held
+        assert second.child
         second.child.stop()
         alone = await _calls(proxy, tmp_path, "alone")
         with pytest.raises(InfrastructureError):

@@ -68,6 +68,7 @@ async def test_a_policy_server_killed_in_mid_call_is_a_new_try_and_never_a_rewar
         running_policy_server("embedded", model, tmp_path / "policy.log", 8192) as policy,
         arena_of(policy.url, model, tmp_path) as place,
     ):
+        assert policy.child
         engine = policy.child.process
         engine.send_signal(signal.SIGSTOP)  # so that the call is under way for as long as it takes to see it
         filling = asyncio.create_task(fill(slot(task), place))

@@ -18,6 +18,7 @@ from training import policy_server
 from training.child import free_port
 from training.engines import vllm
 from training.policy_server import PolicyServer
+from training.policy_server import attached_policy_server
 from training.policy_server import check_folder
 from training.policy_server import check_replacement
 from training.policy_server import running_policy_server
@@ -55,8 +56,22 @@ class TestServing:
             assert (policy.version, policy.url) == (0, f"http://127.0.0.1:{port}")
             await policy.reload(folders[1], 4)
             assert (policy.version, policy.folder) == (4, folders[1])
-        assert not policy.child.alive()
+        assert policy.child and not policy.child.alive()
         assert not taken(port)
+
+    async def test_one_that_runs_already_is_attached_to_and_left_running(
+        self, folders: tuple[Path, Path], tmp_path: Path
+    ) -> None:
+        async with running_policy_server("embedded", folders[0], tmp_path / "log", 512) as own:
+            await own.reload(folders[1], 4)  # an earlier run's
+            async with attached_policy_server(own.url, folders[0]) as policy:
+                assert policy.version == -1
+                await policy.reload(folders[0], 0)
+                assert (policy.version, policy.folder) == (0, folders[0])
+            assert own.child and own.child.alive()
+        with pytest.raises(InfrastructureError, match=f"nothing answers at {own.url}/health"):
+            async with attached_policy_server(own.url, folders[0], start_s=0.2):
+                pass
 
     async def test_server_that_kept_the_old_weights_is_found_out_and_serves_no_more(
         self, folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

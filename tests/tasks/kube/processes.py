@@ -12,28 +12,9 @@ from unittest.mock import patch
 from tasks.kube import sidecar
 from tasks.sandboxes.kubernetes import Kubernetes
 from tests.kube.cluster import Cluster
-from tests.kube.objects import Object
-from tests.kube.pods import Pod
-from tests.kube.processes import Processes
-from tests.kube.processes import _mapped
+from tests.kube.mounted import Mounted
 from tests.tasks.kube.support import backend
 from tests.tasks.kube.support import settings
-
-
-class Pods(Processes):
-    """Without a file system of its own the agent's container cannot know its paths: they are exchanged in what was
-    delivered, too."""
-
-    async def _run(self, pod: Pod, container: Object, folder: Path, volumes: Mapping[str, Path]) -> int:
-        if container["name"] == "agent":
-            paths = {mount["mountPath"]: volumes[mount["name"]] for mount in container["volumeMounts"]}
-            given = [volumes[name] for name in volumes if name == "home" or name.startswith("ro")]
-            for file in [volumes["control"] / "run", *(file for each in given for file in each.rglob("*"))]:
-                if file.is_file():
-                    file.write_text(_mapped(file.read_text(), paths))
-        # This machine's own /tmp holds the volumes, so that path stays as it is.
-        mounts = [mount for mount in container["volumeMounts"] if mount["mountPath"] != "/tmp"]
-        return await super()._run(pod, container | {"volumeMounts": mounts}, folder, volumes)
 
 
 @asynccontextmanager
@@ -45,5 +26,5 @@ async def real_pods(
     # The sidecar image's python3 is this one.
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     with patch.dict(os.environ, PATH=path):
-        async with backend(Pods(folder / "pods", images), configured) as both:
+        async with backend(Mounted(folder / "pods", images), configured) as both:
             yield both

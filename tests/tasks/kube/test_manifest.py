@@ -94,3 +94,14 @@ def test_a_folder_bound_twice_is_one_volume(tmp_path: Path) -> None:
     mounts = {mount["mountPath"]: mount["name"] for mount in pod["containers"][0]["volumeMounts"]}
     assert mounts["/a"] == mounts["/b"] == "rw0"
     assert json.loads(manifest.sidecar_config(settings(), one))["results"] == ["workspace", "rw0"]
+
+
+def test_a_later_try_has_its_own_priority_where_there_is_one(tmp_path: Path) -> None:
+    def priorities(**fields: Any) -> list[str | None]:
+        tries = (spec(tmp_path), spec(tmp_path, try_=1), spec(tmp_path, rollout=None, payload=None, binds_ro={}))
+        jobs = [manifest.job(settings(**fields), one, "mark") for one in tries]
+        return [job["spec"]["template"]["spec"].get("priorityClassName") for job in jobs]
+
+    assert priorities(priority_class="first", retry_priority_class="again") == ["first", "again", "first"]
+    assert priorities(priority_class="first") == ["first"] * 3
+    assert priorities() == [None] * 3

@@ -19,10 +19,10 @@ from tasks.rollout import recorded
 from tasks.run import ROOT
 from tasks.sandboxes import PROXY_URL
 from tests.kube import scripts
+from tests.kube.mounted import Mounted
 from tests.tasks.arena import Teacher
 from tests.tasks.arena import arena
 from tests.tasks.arena import slot
-from tests.tasks.kube.processes import Pods
 from tests.tasks.kube.processes import real_pods
 from tests.tasks.kube.support import settings
 from training.child import free_port
@@ -97,7 +97,7 @@ async def test_a_pod_that_is_evicted_is_a_new_try_and_never_a_reward(tmp_path: P
         arena(tmp_path, Teacher()) as place,
         real_pods(tmp_path, images(), run="test", bounds=Bounds()) as (c, sandbox),
     ):
-        c.script = scripts.in_turn(scripts.evicted(), Pods(tmp_path / "pods", images()))
+        c.script = scripts.in_turn(scripts.evicted(), Mounted(tmp_path / "pods", images()))
         row = await fill(slot(task), replace(place, sandbox=sandbox))
         first = records.read(str(place.folder / "rollouts" / f"{slot(task).rollout.id}.parquet"), records.ROLLOUTS)[0]
     assert (first["error_class"], first["reward"], first["exit"]) == ("InfrastructureError", None, "lost")
@@ -110,7 +110,7 @@ async def test_a_verifier_that_is_evicted_is_run_again_without_the_harness(tmp_p
         arena(tmp_path, Teacher()) as place,
         real_pods(tmp_path, images(), run="test", bounds=Bounds()) as (c, sandbox),
     ):
-        real = Pods(tmp_path / "pods", images())
+        real = Mounted(tmp_path / "pods", images())
         c.script = scripts.in_turn(real, scripts.evicted(), real)
         row = await fill(slot(task), replace(place, sandbox=sandbox))
     assert (row["try"], row["reward"], row["error_class"]) == (0, 1.0, None)
