@@ -51,9 +51,18 @@ def run_job(folder: Path, job: dict[str, Any]) -> "subprocess.CompletedProcess[s
     )
 
 
-def train(folder: Path, recorded: dict[str, Any], checkpoints: Path, resume: str | None) -> dict[str, Any]:
+def train(
+    folder: Path, recorded: dict[str, Any], checkpoints: Path, resume: str | None, **settings: Any
+) -> dict[str, Any]:
     """Do the job in its own process; returns the result."""
-    settings = {"threads": 1, "device": "cpu", "learning_rate": 1e-2, "weight_decay": 0.1, "mini_batches": 1}
+    settings = {
+        "threads": 1,
+        "device": "cpu",
+        "learning_rate": 1e-2,
+        "weight_decay": 0.1,
+        "mini_batches": 1,
+        **settings,
+    }
     job = recorded | {
         "base_model": str(folder / "base"),
         "resume": resume,
