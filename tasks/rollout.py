@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import secrets
 import shutil
+import subprocess
 import time
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ from proxy_addons.errors import PolicyFailure
 from proxy_addons.identity import Rollout
 from proxy_addons.live import Limits
 from proxy_addons.packing import has_calls
+from tasks.git_history import forget_future
 from tasks.harnesses import Harness
 from tasks.harnesses import end
 from tasks.proxy import Proxy
@@ -154,7 +156,8 @@ async def _try(slot: Slot, rollout: Rollout, arena: Arena) -> dict[str, Any]:
     except OpenForgeError as error:
         row |= {"error_class": error.error_class, "reason": str(error), "exit": row.get("exit") or "not_started"}
     finally:
-        await asyncio.to_thread(shutil.rmtree, scratch, True)
+        # Not shutil.rmtree: an agent can nest folders deeper than Python recurses.
+        await asyncio.to_thread(subprocess.run, ["rm", "-rf", "--", str(scratch)], check=False)
     counts = records.to_json(row["finding_counts"])
     return row | {"ended_at": datetime.now(UTC), "timings": records.to_json(timings), "finding_counts": counts}
 
@@ -241,6 +244,7 @@ def _lay_out(task: Task, workspace: Path, home: Path) -> None:
     shutil.rmtree(workspace.parent, ignore_errors=True)
     home.mkdir(parents=True)
     shutil.copytree(task.environment, workspace, symlinks=True)
+    forget_future(workspace)
 
 
 def _classify(slot: Slot, arena: Arena, outcome: Outcome, summary: Mapping[str, Any]) -> dict[str, Any]:
