@@ -156,8 +156,7 @@ async def _try(slot: Slot, rollout: Rollout, arena: Arena) -> dict[str, Any]:
     except OpenForgeError as error:
         row |= {"error_class": error.error_class, "reason": str(error), "exit": row.get("exit") or "not_started"}
     finally:
-        # Not shutil.rmtree: an agent can nest folders deeper than Python recurses.
-        await asyncio.to_thread(subprocess.run, ["rm", "-rf", "--", str(scratch)], check=False)
+        await asyncio.to_thread(remove, scratch)
     counts = records.to_json(row["finding_counts"])
     return row | {"ended_at": datetime.now(UTC), "timings": records.to_json(timings), "finding_counts": counts}
 
@@ -240,8 +239,13 @@ async def _unless_broken(run: Any, failure: Any) -> Outcome:
         await asyncio.gather(running, broken, return_exceptions=True)
 
 
+def remove(folder: Path) -> None:
+    """Remove what an agent worked in. Not by shutil.rmtree: folders can be nested deeper than Python recurses."""
+    subprocess.run(["rm", "-rf", "--", str(folder)], check=False)
+
+
 def _lay_out(task: Task, workspace: Path, home: Path) -> None:
-    shutil.rmtree(workspace.parent, ignore_errors=True)
+    remove(workspace.parent)
     home.mkdir(parents=True)
     shutil.copytree(task.environment, workspace, symlinks=True)
     forget_future(workspace)
