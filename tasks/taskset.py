@@ -3,12 +3,15 @@
 All problems of a set are told at once, one line each, before anything starts.
 
     python -m tasks.taskset validate DIR                    # one line per problem; exit status 1 if there is any
+    python -m tasks.taskset canaries DIR                    # the solution scores 1, doing nothing 0, each time
     python -m tasks.taskset manifest DIR                    # write DIR/manifest.parquet
     python -m tasks.taskset import MAPPING SOURCE DIR       # make task folders of a data set (`tasks.importing`)
 """
 
 import argparse
+import asyncio
 import hashlib
+import os
 import sys
 import tomllib
 from dataclasses import dataclass
@@ -16,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from proxy_addons.errors import ConfigError
+from proxy_addons.errors import OpenForgeError
 from proxy_addons.hosts import check_hosts
 from proxy_addons.identity import check_name
 from tasks.rewards.scoring import read_scoring
@@ -186,7 +190,11 @@ def main(arguments: list[str]) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tasks.taskset", description="task sets: check, list, import")
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, what in (("validate", "check every task"), ("manifest", "write manifest.parquet")):
+    for name, what in (
+        ("validate", "check every task's files"),
+        ("canaries", "score every task's solution, and an untouched workspace, in the sandbox"),
+        ("manifest", "write manifest.parquet"),
+    ):
         commands.add_parser(name, help=what).add_argument("folder", type=Path)
     importing = commands.add_parser("import", help="make task folders of the rows of a data set")
     importing.add_argument("mapping", type=Path, help="TOML or JSON file that says which column is what")
@@ -195,7 +203,7 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     try:
         problems = _run(given)
-    except ConfigError as error:
+    except OpenForgeError as error:
         problems = str(error).splitlines()
     print(*problems, sep="\n", end="\n" if problems else "", file=sys.stderr)
     return int(bool(problems))
@@ -203,15 +211,22 @@ def main(arguments: list[str]) -> int:
 
 def _run(given: argparse.Namespace) -> list[str]:
     """Do what was asked; the problems that were found."""
-    # Here, because both read tasks by this module.
+    # Here, because they read tasks by this module.
     from tasks import importing
     from tasks import manifest
+    from tasks.curate import canaries
+    from tasks.sandboxes import choose
 
     if given.command == "validate":
         problems = validate(given.folder)
         if not problems:
             print(f"{given.folder}: nothing wrong with {len(load(given.folder))} tasks")
         return problems
+    if given.command == "canaries":
+        tasks = load(given.folder)
+        dropped = asyncio.run(canaries.check_all(tasks, choose("auto"), at_once=2 * (os.cpu_count() or 1)))
+        print(f"{given.folder}: {len(tasks) - len(dropped)} of {len(tasks)} tasks pass")
+        return [f"task {name}: {reason}" for name, reason in dropped.items()]
     if given.command == "import":
         mapping = importing.read_mapping(given.mapping)
         count = importing.import_rows(importing.rows(given.source, mapping), mapping, given.folder)

@@ -4,8 +4,10 @@ All through the verifier that scores rollouts, so that a test.sh which leaves a 
 the verifier takes away, is found before anybody trains on it.
 """
 
+import asyncio
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from proxy_addons.errors import InfrastructureError
@@ -17,6 +19,18 @@ from tasks.taskset import Task
 from tasks.verify import verify
 
 _SOLUTION = "/solution"
+
+
+async def check_all(tasks: Sequence[Task], sandbox: Sandbox, at_once: int, repeats: int = 2) -> dict[str, str]:
+    """Task id → why it should be dropped, for those that should. Raises as `why_dropped` does."""
+    slots = asyncio.Semaphore(at_once)
+
+    async def one(task: Task) -> str | None:
+        async with slots:
+            return await why_dropped(task, sandbox, repeats)
+
+    reasons = await asyncio.gather(*map(one, tasks))
+    return {task.id: reason for task, reason in zip(tasks, reasons, strict=True) if reason}
 
 
 async def why_dropped(task: Task, sandbox: Sandbox, repeats: int = 2) -> str | None:

@@ -60,3 +60,14 @@ async def test_a_verifier_that_tosses_a_coin_is_found(tmp_path: Path) -> None:
     coin = f"[ -f answer.txt ] && echo $((RANDOM % 2)) > /logs/verifier/reward.txt || {CHECK}"
     task = make(tmp_path, coin, "echo 42 > answer.txt")
     assert await why_dropped(task, here("bubblewrap"), repeats=16) == "flaky: the same solution scored 0 and 1"
+
+
+@pytest.mark.timeout(60)
+def test_the_command_line_names_the_dropped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path, CHECK, "true")
+    assert taskset.main(["canaries", str(tmp_path)]) == 1
+    said = capsys.readouterr()
+    assert said.out == f"{tmp_path}: 0 of 1 tasks pass\n"
+    assert said.err == "task one: solution_scores: 0, not 1\n"
+    (tmp_path / "one/solution/solve.sh").write_text("echo 42 > answer.txt")
+    assert taskset.main(["canaries", str(tmp_path)]) == 0
