@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import secrets
 import shutil
+import subprocess
 import time
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ from proxy_addons.errors import PolicyFailure
 from proxy_addons.identity import Rollout
 from proxy_addons.live import Limits
 from proxy_addons.packing import has_calls
+from tasks.git_history import forget_future
 from tasks.harnesses import Harness
 from tasks.harnesses import end
 from tasks.proxies import Proxies
@@ -169,7 +171,7 @@ async def _try(slot: Slot, rollout: Rollout, arena: Arena) -> dict[str, Any]:
     except OpenForgeError as error:
         row |= {"error_class": error.error_class, "reason": str(error), "exit": row.get("exit") or "not_started"}
     finally:
-        await asyncio.to_thread(shutil.rmtree, scratch, True)
+        await asyncio.to_thread(remove, scratch)
     counts = records.to_json(row["finding_counts"])
     return row | {"ended_at": datetime.now(UTC), "timings": records.to_json(timings), "finding_counts": counts}
 
@@ -252,10 +254,16 @@ async def _unless_broken(run: Any, failure: Any) -> Outcome:
         await asyncio.gather(running, broken, return_exceptions=True)
 
 
+def remove(folder: Path) -> None:
+    """Remove what an agent worked in. Not by shutil.rmtree: folders can be nested deeper than Python recurses."""
+    subprocess.run(["rm", "-rf", "--", str(folder)], check=False)
+
+
 def _lay_out(task: Task, workspace: Path, home: Path) -> None:
-    shutil.rmtree(workspace.parent, ignore_errors=True)
+    remove(workspace.parent)
     home.mkdir(parents=True)
     shutil.copytree(task.environment, workspace, symlinks=True)
+    forget_future(workspace)
 
 
 def _classify(slot: Slot, arena: Arena, outcome: Outcome, summary: Mapping[str, Any]) -> dict[str, Any]:

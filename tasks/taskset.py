@@ -1,17 +1,28 @@
 """Reads a task set: one Harbor-format folder a task (`instruction.md`, `task.toml`, `environment/`, `tests/test.sh`).
 
 All problems of a set are told at once, one line each, before anything starts.
+
+    python -m tasks.taskset validate DIR                    # one line per problem; exit status 1 if there is any
+    python -m tasks.taskset canaries DIR                    # the solution scores 1, doing nothing 0, each time
+    python -m tasks.taskset manifest DIR                    # write DIR/manifest.parquet
+    python -m tasks.taskset import MAPPING SOURCE DIR       # make task folders of a data set (`tasks.importing`)
 """
 
+import argparse
+import asyncio
 import hashlib
+import os
+import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from proxy_addons.errors import ConfigError
+from proxy_addons.errors import OpenForgeError
 from proxy_addons.hosts import check_hosts
 from proxy_addons.identity import check_name
+from tasks.rewards.scoring import read_scoring
 
 _DEFAULT_TIMEOUT_S = 600.0
 
@@ -81,6 +92,11 @@ def _read(folder: Path) -> tuple[Task | None, list[str]]:
         check_name("folder name", folder.name)
     except ConfigError as error:
         problems.append(str(error))
+    if (folder / "steps").is_dir():
+        return None, [
+            *problems,
+            "steps/: has several steps, and a rollout runs only one; leave it out or split it",
+        ]
     instruction_file = folder / "instruction.md"
     instruction = instruction_file.read_text().strip() if instruction_file.is_file() else ""
     if not instruction:
@@ -91,6 +107,13 @@ def _read(folder: Path) -> tuple[Task | None, list[str]]:
         problems.append("environment/ is missing; it holds the workspace's files and may be empty")
     settings, wrong = _settings(folder / "task.toml")
     problems += wrong
+    if settings:
+        try:
+            compared = read_scoring(folder).outcome in ("exact", "math")
+            if compared and not (folder / "tests/expected.txt").is_file():
+                problems.append("tests/expected.txt is missing; the answer is compared with it")
+        except ConfigError as error:
+            problems += str(error).splitlines()
     if problems:
         return None, problems
     return Task(id=folder.name, instruction=instruction, folder=folder, digest=digest(folder), **settings), []
@@ -118,7 +141,10 @@ def _settings(file: Path) -> tuple[dict[str, Any], list[str]]:
             problems.append(f"task.toml: metadata.{key} must be text, not {settings[key]!r}")
     for key in ("allow_hosts", "model_hosts"):
         try:
-            settings[key] = check_hosts(_texts(tables["environment"].get(key, [])))
+            named = _texts(tables["environment"].get(key, []))
+            if key == "allow_hosts":  # Harbor's own name for it, since its schema 1.3
+                named = [*named, *_texts(tables["environment"].get("allowed_hosts", []))]
+            settings[key] = check_hosts(named)
         except ValueError as error:
             problems.append(f"task.toml: environment.{key}: {error}")
     for name in ("agent", "verifier"):
@@ -142,3 +168,72 @@ def _texts(value: Any) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise ValueError(f"must be a list of texts, not {value!r}")
     return value
+
+
+def validate(path: Path) -> list[str]:
+    """All problems of the task set below `path`, one line each: what `load` refuses, and what is likely a mistake."""
+    from tasks.manifest import differences
+
+    try:
+        tasks = load(path)
+    except ConfigError as error:
+        return str(error).splitlines()
+    problems, first = [], dict[str, str]()
+    for task in tasks:
+        twin = first.setdefault(task.digest, task.id)
+        if twin != task.id:
+            problems.append(f"task {task.id}: is the same, file by file, as {twin}")
+    return problems + differences(path, tasks)
+
+
+def main(arguments: list[str]) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tasks.taskset", description="task sets: check, list, import")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, what in (
+        ("validate", "check every task's files"),
+        ("canaries", "score every task's solution, and an untouched workspace, in the sandbox"),
+        ("manifest", "write manifest.parquet"),
+    ):
+        commands.add_parser(name, help=what).add_argument("folder", type=Path)
+    importing = commands.add_parser("import", help="make task folders of the rows of a data set")
+    importing.add_argument("mapping", type=Path, help="TOML or JSON file that says which column is what")
+    importing.add_argument("source", help="data file, or the name of a data set")
+    importing.add_argument("folder", type=Path, help="where the task folders go; must not exist")
+    given = parser.parse_args(arguments)
+    try:
+        problems = _run(given)
+    except OpenForgeError as error:
+        problems = str(error).splitlines()
+    print(*problems, sep="\n", end="\n" if problems else "", file=sys.stderr)
+    return int(bool(problems))
+
+
+def _run(given: argparse.Namespace) -> list[str]:
+    """Do what was asked; the problems that were found."""
+    # Here, because they read tasks by this module.
+    from tasks import importing
+    from tasks import manifest
+    from tasks.curate import canaries
+    from tasks.sandboxes import choose
+
+    if given.command == "validate":
+        problems = validate(given.folder)
+        if not problems:
+            print(f"{given.folder}: nothing wrong with {len(load(given.folder))} tasks")
+        return problems
+    if given.command == "canaries":
+        tasks = load(given.folder)
+        dropped = asyncio.run(canaries.check_all(tasks, choose("auto"), at_once=2 * (os.cpu_count() or 1)))
+        print(f"{given.folder}: {len(tasks) - len(dropped)} of {len(tasks)} tasks pass")
+        return [f"task {name}: {reason}" for name, reason in dropped.items()]
+    if given.command == "import":
+        mapping = importing.read_mapping(given.mapping)
+        count = importing.import_rows(importing.rows(given.source, mapping), mapping, given.folder)
+        print(f"{given.folder}: {count} tasks")
+    print(manifest.write(given.folder, load(given.folder)))
+    return []
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

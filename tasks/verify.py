@@ -6,7 +6,9 @@ from 0 to 1 to `$VERIFIER_REWARD_FILE`; Harbor's places (/tests, /logs/verifier/
 
 A verdict is what was written by a test.sh that came to its end, whatever its exit code. Everything else is no
 verdict, which is not a 0 (case O49). What the agent planted to score itself is taken out and reported (case O50).
-The workspace's own programs, if test.sh runs them, can reach the reward file: a test must check what they print.
+The workspace's own programs, if test.sh runs them, can reach the verdict's folder. test.sh writes last, and a program
+that runs on after it, or a verdict it could not write over, is refused; but a program that ends right after its own
+write can still win a race. So test.sh must wait for what it starts, and check what it prints.
 """
 
 import asyncio
@@ -20,26 +22,58 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
 from proxy_addons.errors import ConfigError
 from proxy_addons.errors import InfrastructureError
 from proxy_addons.errors import VerifierError
+from tasks.rewards import answers
+from tasks.rewards import reports
+from tasks.rewards.scoring import Scoring
+from tasks.rewards.scoring import compose
+from tasks.rewards.scoring import read_scoring
 from tasks.sandboxes import WORKSPACE
 from tasks.sandboxes import Outcome
 from tasks.sandboxes import Sandbox
 from tasks.sandboxes import Spec
 from tasks.sandboxes.capture import last_lines
+from tasks.tampering import is_cache
+from tasks.tampering import is_forged_cache
+from tasks.tampering import sways
+from tasks.tampering import sways_by_name
 
 MAX_BYTES = 1 << 30
 MAX_FILES = 50_000
+MAX_DEPTH = 100
+MAX_FLAGS = 20
+_MAX_REPORT = 8 << 20
 
 _TESTS = "/tests"
 _VERDICT = "/verdict"
 _HARBOR_VERDICT = "/logs/verifier"
-# Files that change how a test runs by merely lying there; the task's own version counts, or none.
-_CONTROL = {"conftest.py", "pytest.ini", "sitecustomize.py", "usercustomize.py"}
+_OUTLIVED = "outlived test.sh: "
+# A program of the workspace that still runs when test.sh has ended could have written over the verdict, so there is
+# none: the shell kills itself, which nothing in the sandbox can undo. What is ending just then gets a second.
+_RUN = f"""\
+before=" $(echo /proc/[0-9]*) "
+bash {_TESTS}/test.sh
+code=$?
+for _ in {{1..20}}; do
+    left=
+    for process in /proc/[0-9]*; do
+        [[ $before == *" $process "* ]] && continue
+        {{ read -r line <$process/stat; }} 2>/dev/null || continue
+        [[ ${{line##*) }} == [ZX]* ]] || left=$line
+    done
+    [ -z "$left" ] && exit $code
+    sleep 0.05
+done
+name=${{left#*(}}
+echo "{_OUTLIVED}${{name%)*}}; end what was started before the reward is written" >&2
+kill -9 $$
+"""
 _VERDICT_NAMES = {"reward.txt", "reward.json"}
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
@@ -76,16 +110,19 @@ async def verify(
     """
     if not (task_folder / "tests/test.sh").is_file():
         raise ConfigError(f"task {task_folder.name}: tests/test.sh is missing; it writes the reward")
+    scoring = read_scoring(task_folder)
     with tempfile.TemporaryDirectory(prefix="openforge-verify-") as temporary:
         place = Path(temporary)
         try:
             flags = await asyncio.to_thread(_lay_out, task_folder, workspace, place)
         except VerifierError as error:
-            return Verdict(None, {}, str(error), ())
+            return Verdict(None, {}, str(error), ("workspace not scored",))
+        if scoring.outcome in ("exact", "math"):
+            return await _compare(scoring, task_folder, place / "workspace", flags)
         outcome = await sandbox.run(
             Spec(
                 name=name or f"verify-{uuid.uuid4().hex[:12]}",
-                argv=("bash", f"{_TESTS}/test.sh"),
+                argv=("bash", "-c", _RUN),
                 env={"VERIFIER_REWARD_FILE": f"{_VERDICT}/reward.txt", "TEST_DIR": _TESTS},
                 workspace=place / "workspace",
                 home=place / "home",
@@ -99,9 +136,14 @@ async def verify(
         if outcome.reason == "lost":
             raise InfrastructureError(f"the verifier's sandbox was lost: {outcome.detail}")
         try:
-            reward, parts = _read(outcome, place / "verdict")
+            parts = _read(outcome, place / "verdict", scoring)
+            reward = compose(scoring, parts)
         except VerifierError as error:
+            if outcome.reason == "killed" and _OUTLIVED in _said(outcome):
+                flags = (*flags, "process outlived test.sh")
             return Verdict(None, {}, f"{error}{_said(outcome)}", flags)
+        if scoring == Scoring():
+            del parts["reward"]  # it is the reward
         return Verdict(reward, parts, f"test.sh exited with {outcome.exit_code}{_said(outcome)}", flags)
 
 
@@ -112,80 +154,146 @@ def _lay_out(task_folder: Path, workspace: Path, place: Path) -> tuple[str, ...]
     shutil.copytree(task_folder / "tests", place / "tests")
     for path in (place / "tests", *(place / "tests").rglob("*")):
         path.chmod(0o755)
-    return (*_snapshot(workspace, place / "workspace", task_folder / "environment"), *_restore_tests(place))
+    try:
+        flags = [*_snapshot(workspace, place / "workspace", task_folder), *_restore_tests(place)]
+    except OSError as error:  # a name too long, a folder that is gone: whatever an agent can leave
+        raise VerifierError(f"the workspace cannot be copied: {error.strerror}") from None
+    shown = [os.fsencode(flag).decode(errors="replace") for flag in flags]
+    more = [f"and {len(shown) - MAX_FLAGS} more"] if len(shown) > MAX_FLAGS else []
+    return (*shown[:MAX_FLAGS], *more)
 
 
-def _snapshot(workspace: Path, copy: Path, original: Path) -> Iterator[str]:
+def _snapshot(workspace: Path, copy: Path, task_folder: Path) -> Iterator[str]:
     """Copy what a verifier may see; yields what was left out or is suspicious."""
+    file = task_folder / "instruction.md"
+    instruction = file.read_text() if file.is_file() else ""
     copy.mkdir()
     files = size = 0
     for parent, folders, names in os.walk(workspace):
+        if len(Path(parent).relative_to(workspace).parts) > MAX_DEPTH:
+            raise VerifierError(f"the workspace has folders more than {MAX_DEPTH} deep; it was not scored")
         for name in sorted(folders + names):
             source = Path(parent, name)
             relative = source.relative_to(workspace)
-            target, mode = copy / relative, source.lstat().st_mode
-            if stat.S_ISLNK(mode):
-                link = os.readlink(source)
-                if _leads_out(relative, link):
-                    yield f"link out of the workspace: {relative} -> {link}"
-                else:
-                    target.symlink_to(link)
-            elif stat.S_ISDIR(mode):
+            target, original = copy / relative, task_folder / "environment" / relative
+            mode = source.lstat().st_mode
+            if stat.S_ISDIR(mode):
                 target.mkdir()
-            elif not stat.S_ISREG(mode):
+                if not os.access(source, os.R_OK | os.X_OK):
+                    yield f"unreadable: {relative}"
+                continue
+            if not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):
                 yield f"special file: {relative}"
+                continue
+            files, size = files + 1, size + source.lstat().st_size
+            if files > MAX_FILES or size > MAX_BYTES:
+                raise VerifierError(
+                    f"the workspace has more than {MAX_FILES} files or {MAX_BYTES >> 20} MB; it was not scored"
+                )
+            if name in _VERDICT_NAMES:
+                yield f"verdict file in the workspace: {relative}"
+            if stat.S_ISREG(mode) and not os.access(source, os.R_OK):
+                yield f"unreadable: {relative}"
+            elif stat.S_ISREG(mode) and is_cache(relative):
+                if is_forged_cache(source):
+                    yield f"planted: {relative}"
+            elif sways_by_name(relative, workspace, instruction) or (
+                stat.S_ISREG(mode) and sways(relative, source, original)
+            ):
+                yield from _put_original(source, target, relative, original)
+            elif stat.S_ISREG(mode):
+                _copy_file(source, target)
+            elif _leads_out(relative, link := os.readlink(source)):
+                yield f"link out of the workspace: {relative} -> {link}"
             else:
-                files, size = files + 1, size + source.lstat().st_size
-                if files > MAX_FILES or size > MAX_BYTES:
-                    raise VerifierError(
-                        f"the workspace has more than {MAX_FILES} files or {MAX_BYTES >> 20} MB; it was not scored"
-                    )
-                yield from _copy_file(source, target, relative, original / relative)
+                target.symlink_to(link)
 
 
-def _copy_file(source: Path, target: Path, relative: Path, original: Path) -> Iterator[str]:
-    if source.name in _VERDICT_NAMES:
-        yield f"verdict file in the workspace: {relative}"
-    if source.name not in _CONTROL:
-        shutil.copyfile(source, target)
-        target.chmod(0o755 if os.access(source, os.X_OK) else 0o644)
-    elif not original.is_file():
+def _put_original(source: Path, target: Path, relative: Path, original: Path) -> Iterator[str]:
+    """The task's own version of a file that sways a test, or none."""
+    if not original.is_file():
         yield f"planted: {relative}"
-    else:
-        shutil.copyfile(original, target)
-        if original.read_bytes() != source.read_bytes():
-            yield f"changed: {relative}"
+        return
+    _copy_file(original, target)
+    if source.is_symlink() or original.read_bytes() != source.read_bytes():
+        yield f"changed: {relative}"
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    shutil.copyfile(source, target)
+    target.chmod(0o755 if os.access(source, os.X_OK) else 0o644)
 
 
 def _restore_tests(place: Path) -> Iterator[str]:
     """Put the trusted version over a test that the workspace holds too, so that either path runs the same."""
+    inside = place / "workspace/tests"
+    if inside.is_symlink():  # never followed: on this side it would lead to the host's files
+        inside.unlink()
+        shutil.copytree(place / "tests", inside)
+        yield "changed: tests"
+        return
     for trusted in sorted(path for path in (place / "tests").rglob("*") if path.is_file()):
         relative = trusted.relative_to(place)
         copy = place / "workspace" / relative
-        if copy.is_file() and copy.read_bytes() != trusted.read_bytes():
-            copy.unlink()
+        links = [path for path in (copy, *copy.parents) if path.is_relative_to(inside) and path.is_symlink()]
+        if links:
+            links[-1].unlink()
+            copy.parent.mkdir(parents=True, exist_ok=True)
+        if links or (copy.is_file() and copy.read_bytes() != trusted.read_bytes()):
+            copy.unlink(missing_ok=True)
             shutil.copy(trusted, copy)
             yield f"changed: {relative}"
 
 
 def _leads_out(relative: Path, link: str) -> bool:
     """Whether a link, as seen in the sandbox, ends outside the workspace. The system's own programs are allowed."""
+    down = list(dropwhile(lambda part: part == "..", Path(link).parts))
+    if ".." in down:  # up again from a place that may be a link itself: only following it would tell
+        return True
     path = os.path.normpath(os.path.join(WORKSPACE, relative.parent, link))
     return not any(path == top or path.startswith(f"{top}/") for top in (WORKSPACE, "/usr"))
 
 
-def _read(outcome: Outcome, folder: Path) -> tuple[float, dict[str, float]]:
+async def _compare(scoring: Scoring, task_folder: Path, workspace: Path, flags: tuple[str, ...]) -> Verdict:
+    """The verdict of a task whose answer is a text. No answer, or a link in its place, is a wrong one."""
+    expected = task_folder / "tests/expected.txt"
+    if not expected.is_file():
+        raise ConfigError(f"task {task_folder.name}: tests/expected.txt is missing; the answer is compared with it")
+    file = workspace / scoring.answer
+    if file.resolve() != file or not file.is_file():
+        return Verdict(0.0, {}, f"there is no {scoring.answer}", flags)
+    with file.open(errors="replace") as opened:
+        answer = opened.read(answers.MAX_CHARS + 1)
+    try:
+        if scoring.outcome == "exact":
+            reward = answers.exact(answer, expected.read_text())
+        else:
+            reward = await answers.math(answer, expected.read_text())
+    except VerifierError as error:
+        return Verdict(None, {}, str(error), flags)
+    return Verdict(reward, {}, f"{scoring.answer} {'is' if reward else 'is not'} the expected one", flags)
+
+
+def _read(outcome: Outcome, folder: Path, scoring: Scoring) -> dict[str, float]:
+    """The parts of the verdict that test.sh left, `reward` among them if it wrote one."""
     if outcome.reason != "exited":
         raise VerifierError(f"test.sh did not come to its end: {outcome.reason}, {outcome.detail}")
-    text, fields = _text(folder / "reward.txt"), _text(folder / "reward.json")
+    text, fields = _bytes(folder / "reward.txt"), _bytes(folder / "reward.json")
     parts = _parts(fields) if fields is not None else {}
-    if text is None and "reward" not in parts:
+    if text is not None:
+        parts["reward"] = _number("reward", text.decode(errors="replace").strip())
+    elif "reward" not in parts and scoring == Scoring():
         raise VerifierError(f"test.sh exited with {outcome.exit_code} and wrote no reward")
-    return _number("reward", parts.pop("reward", None) if text is None else text), parts
+    if scoring.wants_tests:
+        for name in reports.NAMES:
+            if (data := _bytes(folder / name, _MAX_REPORT)) is not None:
+                return parts | {"tests": reports.share_passed(name, data)}
+        raise VerifierError(f"test.sh exited with {outcome.exit_code} and wrote neither {' nor '.join(reports.NAMES)}")
+    return parts
 
 
-def _text(file: Path) -> str | None:
-    """The file's text; None if there is none. Never through a link: it could lead anywhere on the host."""
+def _bytes(file: Path, limit: int = 65536) -> bytes | None:
+    """What the file holds; None if there is none. Never through a link: it could lead anywhere on the host."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -193,14 +301,19 @@ def _text(file: Path) -> str | None:
     except OSError as error:
         raise VerifierError(f"{file.name} cannot be read: {error.strerror}") from None
     with os.fdopen(descriptor, "rb") as opened:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise VerifierError(f"{file.name} is not a plain file")
-        return opened.read(65536).decode(errors="replace").strip()
+        if not status.st_mode & stat.S_IWUSR:  # a program of the workspace kept test.sh from writing it
+            raise VerifierError(f"{file.name} is write-protected")
+        if status.st_size > limit:
+            raise VerifierError(f"{file.name} has {status.st_size} bytes, more than the {limit} that are read")
+        return opened.read(limit)
 
 
-def _parts(text: str) -> dict[str, float]:
+def _parts(data: bytes) -> dict[str, float]:
     try:
-        fields = json.loads(text)
+        fields = json.loads(data)
     except ValueError:
         raise VerifierError("reward.json is not JSON") from None
     if not isinstance(fields, dict):

@@ -1,10 +1,14 @@
 """O52: a missing reward is no reward: out of the loss and out of the baseline, and nothing becomes NaN."""
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 
+from tasks.verify import verify
 from tests.support.calls import Recording
+from tests.tasks.boxes import here
 from training.advantages import group_advantages
 
 pytestmark = pytest.mark.timeout(120)
@@ -26,3 +30,15 @@ def test_o52_a_group_without_any_verdict_is_dropped_and_counted() -> None:
     advantages, report = group_advantages(rollouts, {r["rollout"] for r in rollouts})
     assert advantages == {}
     assert (report.dropped, report.reward_mean) == ({"no_voter": 1}, None)
+
+
+@pytest.mark.parametrize("part", [None, math.nan])
+async def test_o52_one_of_two_parts_is_missing(part: float | None, tmp_path: Path) -> None:
+    for name in ("task/tests", "task/environment", "workspace"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "task/task.toml").write_text("[metadata.reward]\nweights = {reward = 1.0, style = 1.0}\n")
+    written = json.dumps({"reward": 1, "style": part})
+    (tmp_path / "task/tests/test.sh").write_text(f"echo '{written}' > /logs/verifier/reward.json")
+    verdict = await verify(tmp_path / "task", tmp_path / "workspace", 15, here("bubblewrap"))
+    assert (verdict.reward, verdict.error_class) == (None, "VerifierError")
+    assert verdict.reason.startswith("style is")

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from tasks import taskset
 from tasks.rollout import calls_path
 from tasks.rollout import fill
 from tasks.rollout import recorded
+from tasks.rollout import remove
 from tasks.run import model_folder
 from tasks.sandboxes import Outcome
 from tests.tasks.arena import Teacher
@@ -164,3 +166,14 @@ async def test_o66_a_torn_recording_is_owed_again(tmp_path: Path, task: taskset.
         again = await fill(slot(task), replace(place))
         assert recorded(place.folder, slot(task), place.tries) is not None
     assert row["rollout"] == again["rollout"]
+
+
+def test_a_workspace_nested_deeper_than_python_recurses_is_removed(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)  # as an agent does it: step by step, past the longest path that there can be
+    for _ in range(3000):
+        os.mkdir("d")
+        os.chdir("d")
+    os.chdir(tmp_path)
+    remove(tmp_path / "d")
+    assert list(tmp_path.iterdir()) == []
+    remove(tmp_path / "d")  # nothing there is no error

@@ -106,3 +106,23 @@ def test_all_problems_are_told_one_line_each(tmp_path: Path) -> None:
 def test_no_tasks_is_an_error_that_names_the_folder(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=str(tmp_path / name)):
         taskset.load(tmp_path / name)
+
+
+def test_harbors_own_name_for_the_hosts(tmp_path: Path) -> None:
+    make(tmp_path, toml='[environment]\nnetwork_mode = "allowlist"\nallowed_hosts = ["mirror.example"]\n')
+    (task,) = taskset.load(tmp_path)
+    assert task.allow_hosts == ("mirror.example",)
+
+
+def test_a_task_of_several_steps_is_refused_in_one_line(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    (folder / "instruction.md").unlink()
+    (folder / "steps/one").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"^task one-1: steps/: has several steps, and a rollout runs only one"):
+        taskset.load(tmp_path)
+
+
+def test_a_reward_rule_that_cannot_be_meant_is_a_problem_of_the_set(tmp_path: Path) -> None:
+    make(tmp_path, toml="[metadata.reward]\noutcome = 'luck'\n")
+    with pytest.raises(ConfigError, match=r"task one-1: task\.toml: metadata\.reward\.outcome: "):
+        taskset.load(tmp_path)

@@ -139,3 +139,59 @@ async def test_the_tasks_own_conftest_stays(tmp_path: Path) -> None:
     assert verdict.flags == () and "# ours" in verdict.reason
     verdict = await verify(folder, workspace(tmp_path, **{"conftest.py": "# theirs"}), 15, here("bubblewrap"))
     assert verdict.flags == ("changed: conftest.py",) and "# ours" in verdict.reason
+
+
+RULE = "[metadata.reward]\noutcome = '{}'\n"
+
+
+async def test_partial_credit_is_the_share_of_tests_that_passed(tmp_path: Path) -> None:
+    report = '<testsuite><testcase name="a"/><testcase name="b"><failure/></testcase></testsuite>'
+    test = f"echo '{report}' > /logs/verifier/junit.xml; echo 1 > $VERIFIER_REWARD_FILE; exit 1"
+    folder = task(tmp_path, test, **{"task.toml": RULE.format("tests")})
+    verdict = await verify(folder, workspace(tmp_path), 15, here("bubblewrap"))
+    assert (verdict.reward, verdict.parts) == (0.5, {"tests": 0.5, "reward": 1.0})
+
+
+async def test_a_report_that_was_not_written_is_no_verdict(tmp_path: Path) -> None:
+    folder = task(tmp_path, "echo 1 > $VERIFIER_REWARD_FILE", **{"task.toml": RULE.format("tests")})
+    verdict = await verify(folder, workspace(tmp_path), 15, here("bubblewrap"))
+    assert verdict.reward is None and "wrote neither junit.xml nor ctrf.json" in verdict.reason
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("outcome", "answer", "reward"),
+    [("exact", "1/2", 1.0), ("exact", "0.5", 0.0), ("math", "0.5", 1.0), ("math", "0.6", 0.0), ("math", None, 0.0)],
+)
+async def test_an_answer_is_compared(outcome: str, answer: str | None, reward: float, tmp_path: Path) -> None:
+    folder = task(tmp_path, "exit 1", **{"task.toml": RULE.format(outcome), "tests/expected.txt": "1/2"})
+    done = workspace(tmp_path, **({} if answer is None else {"answer.txt": answer}))
+    verdict = await verify(folder, done, 15, here("bubblewrap"))
+    assert (verdict.reward, verdict.error_class) == (reward, None)
+
+
+async def test_an_answer_is_not_read_through_a_link(tmp_path: Path) -> None:
+    folder = task(tmp_path, "exit 1", **{"task.toml": RULE.format("exact"), "tests/expected.txt": "x"})
+    done = workspace(tmp_path, other="x")
+    (done / "answer.txt").symlink_to("other")
+    verdict = await verify(folder, done, 15, here("bubblewrap"))
+    assert (verdict.reward, verdict.reason) == (0.0, "there is no answer.txt")
+
+
+async def test_a_program_that_outlives_test_sh_takes_the_verdict_with_it(tmp_path: Path) -> None:
+    verdict = await score(tmp_path, "sleep 20 & echo 1 > $VERIFIER_REWARD_FILE")
+    assert verdict.reward is None and "outlived test.sh: sleep" in verdict.reason
+    assert verdict.flags == ("process outlived test.sh",)
+    ended = "sleep 20 & echo 1 > $VERIFIER_REWARD_FILE; kill $!"
+    (tmp_path / "task/tests/test.sh").write_text(ended)
+    verdict = await verify(tmp_path / "task", tmp_path / "done", 15, here("bubblewrap"))
+    assert (verdict.reward, verdict.flags) == (1.0, ())
+
+
+async def test_names_that_are_no_text_and_very_many_flags(tmp_path: Path) -> None:
+    done = workspace(tmp_path)
+    for number in range(module.MAX_FLAGS + 3):
+        os.mkfifo(os.fsencode(done) + b"/\xff%d" % number)
+    verdict = await verify(task(tmp_path, "echo 1 > $VERIFIER_REWARD_FILE"), done, 15, here("bubblewrap"))
+    assert verdict.reward == 1 and verdict.flags[-1] == "and 3 more" and len(verdict.flags) == module.MAX_FLAGS + 1
+    assert "�" in verdict.flags[0].encode().decode()

@@ -1,0 +1,1 @@
+"""Which proposed tasks are worth learning from: one file a stage."""

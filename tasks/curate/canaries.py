@@ -1,0 +1,93 @@
+"""Canaries: a task is kept if its own solution scores 1, doing nothing scores 0, and its verifier says so every time.
+
+All through the verifier that scores rollouts, so that a test.sh which leaves a program running, or trusts a file that
+the verifier takes away, is found before anybody trains on it.
+"""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from proxy_addons.errors import InfrastructureError
+from tasks.git_history import forget_future
+from tasks.sandboxes import Sandbox
+from tasks.sandboxes import Spec
+from tasks.sandboxes.capture import last_lines
+from tasks.taskset import Task
+from tasks.verify import verify
+
+_SOLUTION = "/solution"
+
+
+async def check_all(tasks: Sequence[Task], sandbox: Sandbox, at_once: int, repeats: int = 2) -> dict[str, str]:
+    """Task id → why it should be dropped, for those that should. Raises as `why_dropped` does."""
+    slots = asyncio.Semaphore(at_once)
+
+    async def one(task: Task) -> str | None:
+        async with slots:
+            return await why_dropped(task, sandbox, repeats)
+
+    reasons = await asyncio.gather(*map(one, tasks))
+    return {task.id: reason for task, reason in zip(tasks, reasons, strict=True) if reason}
+
+
+async def why_dropped(task: Task, sandbox: Sandbox, repeats: int = 2) -> str | None:
+    """The first reason not to keep `task`; None if there is none. Each workspace is scored `repeats` times.
+
+    Raises InfrastructureError if a sandbox is lost, and ConfigError if the task cannot be scored at all.
+    """
+    if not (task.folder / "solution/solve.sh").is_file():
+        return "no_solution: solution/solve.sh is missing, so nobody knows that it can be solved"
+    with tempfile.TemporaryDirectory(prefix="openforge-canary-") as temporary:
+        for name, wanted in (("noop", 0.0), ("solution", 1.0)):
+            place = Path(temporary, name)
+            shutil.copytree(task.environment, place / "workspace", symlinks=True)
+            forget_future(place / "workspace")
+            if name == "solution" and (trouble := await _solve(task, sandbox, place)):
+                return trouble
+            if reason := await _score(task, sandbox, place, name, wanted, repeats):
+                return reason
+    return None
+
+
+async def _solve(task: Task, sandbox: Sandbox, place: Path) -> str | None:
+    (place / "home").mkdir()
+    outcome = await sandbox.run(
+        Spec(
+            name=f"canary-{task.id}-solve",
+            argv=("bash", f"{_SOLUTION}/solve.sh"),
+            env={},
+            workspace=place / "workspace",
+            home=place / "home",
+            log_dir=place / "logs",
+            binds_ro={_SOLUTION: task.folder / "solution"},
+            wall_s=task.agent_timeout_s,
+            image=task.image,
+        )
+    )
+    if outcome.reason == "lost":
+        raise InfrastructureError(f"the sandbox of the solution of {task.id} was lost: {outcome.detail}")
+    if outcome.reason != "exited":
+        said = last_lines(outcome.stderr_path, 1, 200)
+        return f"solution_failed: {outcome.reason}, {outcome.detail}{': ' if said else ''}{said}"
+    return None
+
+
+async def _score(task: Task, sandbox: Sandbox, place: Path, name: str, wanted: float, repeats: int) -> str | None:
+    """Why the workspace's verdicts are not all `wanted`; None if they are."""
+    seen: list[float] = []
+    for number in range(repeats):
+        box = f"canary-{task.id}-{name}{number}"
+        verdict = await verify(task.folder, place / "workspace", task.verifier_timeout_s, sandbox, box, task.image)
+        if verdict.reward is None:
+            return f"no_verdict: of {name}: {verdict.reason}"
+        if verdict.flags:
+            return f"flagged: {name} without any agent: {verdict.flags[0]}"
+        seen.append(verdict.reward)
+    if len(set(seen)) > 1:
+        return f"flaky: the same {name} scored {' and '.join(f'{reward:g}' for reward in sorted(set(seen)))}"
+    if seen[0] != wanted:
+        return f"{name}_scores: {seen[0]:g}, not {wanted:g}"
+    return None

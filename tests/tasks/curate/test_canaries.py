@@ -1,0 +1,73 @@
+"""Canaries on tasks of every kind that should be dropped, and on the built-in ones, which should not."""
+
+from pathlib import Path
+
+import pytest
+
+from tasks import builtin
+from tasks import taskset
+from tasks.curate.canaries import why_dropped
+from tests.tasks.boxes import here
+
+CHECK = 'if [ "$(cat answer.txt 2>/dev/null)" = 42 ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt'
+
+
+def make(root: Path, test: str, solution: str | None) -> taskset.Task:
+    texts = {
+        "instruction.md": "Write 42 to answer.txt.",
+        "task.toml": "[agent]\ntimeout_sec = 2\n",
+        "tests/test.sh": test,
+    }
+    if solution is not None:
+        texts["solution/solve.sh"] = solution
+    for name, text in texts.items():
+        (root / "one" / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / "one" / name).write_text(text)
+    (root / "one/environment").mkdir()
+    return taskset.load(root)[0]
+
+
+@pytest.mark.timeout(120)
+async def test_every_built_in_kind_passes(tmp_path: Path) -> None:
+    builtin.generate(tmp_path, seed=5, train=len(builtin.KINDS), heldout=0)
+    for task in taskset.load(tmp_path):
+        assert await why_dropped(task, here("bubblewrap")) is None, task.id
+
+
+@pytest.mark.parametrize(
+    ("test", "solution", "reason"),
+    [
+        (CHECK, "echo 42 > answer.txt", None),
+        (CHECK, None, "no_solution: "),
+        (CHECK, "echo 41 > answer.txt", "solution_scores: 0, not 1"),
+        (CHECK, "sleep 9", "solution_failed: timeout"),
+        ("echo 1 > /logs/verifier/reward.txt", "true", "noop_scores: 1, not 0"),
+        ("exit 1", "true", "no_verdict: of noop: test.sh exited with 1"),
+        (f"{CHECK}; sleep 9 &", "echo 42 > answer.txt", "no_verdict: of noop: test.sh did not come to its end"),
+        (
+            CHECK,
+            "echo 42 > answer.txt; echo x > conftest.py",
+            "flagged: solution without any agent: planted: conftest.py",
+        ),
+    ],
+)
+async def test_what_is_dropped_and_why(test: str, solution: str | None, reason: str | None, tmp_path: Path) -> None:
+    said = await why_dropped(make(tmp_path, test, solution), here("bubblewrap"))
+    assert said is None if reason is None else said is not None and said.startswith(reason), said
+
+
+async def test_a_verifier_that_tosses_a_coin_is_found(tmp_path: Path) -> None:
+    coin = f"[ -f answer.txt ] && echo $((RANDOM % 2)) > /logs/verifier/reward.txt || {CHECK}"
+    task = make(tmp_path, coin, "echo 42 > answer.txt")
+    assert await why_dropped(task, here("bubblewrap"), repeats=16) == "flaky: the same solution scored 0 and 1"
+
+
+@pytest.mark.timeout(60)
+def test_the_command_line_names_the_dropped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path, CHECK, "true")
+    assert taskset.main(["canaries", str(tmp_path)]) == 1
+    said = capsys.readouterr()
+    assert said.out == f"{tmp_path}: 0 of 1 tasks pass\n"
+    assert said.err == "task one: solution_scores: 0, not 1\n"
+    (tmp_path / "one/solution/solve.sh").write_text("echo 42 > answer.txt")
+    assert taskset.main(["canaries", str(tmp_path)]) == 0
