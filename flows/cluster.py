@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from collections.abc import Sequence
 from pathlib import Path
 
-from flows.config import RunConfig
+from flows.config import RolloutConfig
 from proxy_addons.errors import ConfigError
 from tasks.doctor.versions import version_command
 from tasks.engines import publish
@@ -35,7 +35,7 @@ VERSION_S = 120.0
 _VERSION = re.compile(r"\d+\.\d+[\w.+-]*")
 
 
-def settings(config: RunConfig, run: str, harnesses: Sequence[Harness], tasks: Sequence[Task]) -> Settings:
+def settings(config: RolloutConfig, run: str, harnesses: Sequence[Harness], tasks: Sequence[Task]) -> Settings:
     """What the rollouts need to know of the cluster. Raises ConfigError for what a cluster cannot do."""
     cluster = config.kubernetes
     problems = [
@@ -92,7 +92,7 @@ def _own_address(host: str, port: int) -> str:
 
 
 @contextlib.asynccontextmanager
-async def attached(config: RunConfig, run: str, model: Path) -> AsyncIterator[Serving]:
+async def attached(config: RolloutConfig, run: str, model: Path) -> AsyncIterator[Serving]:
     """The cluster's policy servers and proxies, for the time of the block, serving `model` as version 0.
 
     Raises ConfigError if another run has them.
@@ -116,7 +116,7 @@ async def attached(config: RunConfig, run: str, model: Path) -> AsyncIterator[Se
         yield policies, proxies
 
 
-async def versions(sandbox: Sandbox, config: RunConfig, run: str, harnesses: Sequence[Harness]) -> dict[str, str]:
+async def versions(sandbox: Sandbox, config: RolloutConfig, run: str, harnesses: Sequence[Harness]) -> dict[str, str]:
     """What each harness says its version is, from its image in the task image; so a wrong image is told here.
 
     Raises ConfigError if one cannot say it.
@@ -124,7 +124,7 @@ async def versions(sandbox: Sandbox, config: RunConfig, run: str, harnesses: Seq
     return {harness.NAME: await _version(sandbox, config, run, harness) for harness in harnesses}
 
 
-async def _version(sandbox: Sandbox, config: RunConfig, run: str, harness: Harness) -> str:
+async def _version(sandbox: Sandbox, config: RolloutConfig, run: str, harness: Harness) -> str:
     with tempfile.TemporaryDirectory(prefix="openforge-version-") as temporary:
         folder = Path(temporary)
         for name in ("workspace", "home"):

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Annotated
 from typing import Any
 from typing import Literal
+from typing import TypeVar
+from typing import get_args
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator
@@ -65,11 +67,13 @@ _Url = Annotated[str, AfterValidator(_is_url)]
 _Port = Annotated[int, Field(ge=1, le=65535)]
 
 
-class _Part(BaseModel):
+class Part(BaseModel):
+    """Part of a configuration: no unknown field, no change after loading."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class TrainingConfig(_Part):
+class TrainingConfig(Part):
     """The weight update: veRL's actor step on the recorded tokens."""
 
     learning_rate: float = Field(default=3e-4, gt=0, le=1, description="AdamW learning rate, constant")
@@ -103,7 +107,7 @@ class TrainingConfig(_Part):
     )
 
 
-class LimitsConfig(_Part):
+class LimitsConfig(Part):
     """What one sandbox may use."""
 
     memory_mb: int = Field(default=2048, ge=128, description="memory, MiB")
@@ -111,7 +115,7 @@ class LimitsConfig(_Part):
     pids: int = Field(default=512, ge=16, description="processes and threads")
 
 
-class KubernetesConfig(_Part):
+class KubernetesConfig(Part):
     """Where the rollouts run in a cluster, and what runs there already; read by the kubernetes profile only.
 
     The defaults are the names of deploy/kubernetes/base.
@@ -157,27 +161,16 @@ class KubernetesConfig(_Part):
     ttl_s: int = Field(default=600, ge=0, description="seconds that a finished Job is kept")
 
 
-class RunConfig(_Part):
-    """One training run."""
+class RolloutConfig(Part):
+    """What a training run and an evaluation have in common: a policy in its harnesses, on tasks, somewhere."""
 
     run: str | None = Field(default=None, description="name; the same name resumes that run; empty: made from the date")
     profile: Literal["local", "kubernetes"] = Field(default="local", description="where the parts run")
     seed: int = Field(default=0, ge=0, lt=2**31, description="seed of task order, sampling and training")
     runs_dir: str = Field(default="runs", min_length=1, description="folder that holds the runs")
 
-    harnesses: list[Harness] = Field(
-        default=["claude_code", "codex"], min_length=1, description="harnesses to train in"
-    )
+    harnesses: list[Harness] = Field(default=["claude_code", "codex"], min_length=1, description="harnesses to run in")
     tasks: str = Field(default="builtin", min_length=1, description="builtin, or the folder of a task set")
-    tasks_per_epoch: int = Field(default=4, ge=1, le=100_000, description="tasks per epoch")
-    group_size: int = Field(
-        default=4, ge=2, le=256, description="rollouts of one task; rewards are compared within this group"
-    )
-    epochs: int = Field(default=2, ge=1, le=10_000, description="rounds of rollouts and update")
-    heldout_tasks: int = Field(default=4, ge=0, description="tasks never trained on, for measuring before and after")
-    heldout_samples: int = Field(default=2, ge=1, le=256, description="rollouts of each held-out task")
-    evaluate_first: bool = Field(default=True, description="measure on the held-out tasks before training")
-    evaluate_last: bool = Field(default=True, description="measure on the held-out tasks after training")
 
     model: str = Field(default="tiny", min_length=1, description="tiny, smollm2, or a Hugging Face model folder")
     engine: Literal["embedded", "vllm"] = Field(default="embedded", description="policy server")
@@ -204,7 +197,6 @@ class RunConfig(_Part):
         default="auto", description="local sandbox; auto takes runc if it works; a cluster has Jobs instead"
     )
     limits: LimitsConfig = LimitsConfig()
-    training: TrainingConfig = TrainingConfig()
     kubernetes: KubernetesConfig = KubernetesConfig()
 
     @field_validator("run")
@@ -231,25 +223,49 @@ class RunConfig(_Part):
         return value
 
 
-def load_config(config: dict[str, Any] | RunConfig | None = None) -> RunConfig:
-    """The whole configuration: defaults, then the profile's file, then what `config` gives.
+class RunConfig(RolloutConfig):
+    """One training run."""
 
-    Of a `RunConfig` only the fields that were set count as given. Raises ConfigError with one sentence per problem:
-    the field, the value and what to do.
+    tasks_per_epoch: int = Field(default=4, ge=1, le=100_000, description="tasks per epoch")
+    group_size: int = Field(
+        default=4, ge=2, le=256, description="rollouts of one task; rewards are compared within this group"
+    )
+    epochs: int = Field(default=2, ge=1, le=10_000, description="rounds of rollouts and update")
+    heldout_tasks: int = Field(default=4, ge=0, description="tasks never trained on, for measuring before and after")
+    heldout_samples: int = Field(default=2, ge=1, le=256, description="rollouts of each held-out task")
+    evaluate_first: bool = Field(default=True, description="measure on the held-out tasks before training")
+    evaluate_last: bool = Field(default=True, description="measure on the held-out tasks after training")
+    training: TrainingConfig = TrainingConfig()
+
+
+Config = TypeVar("Config", bound=RolloutConfig)
+
+
+def load_config(config: dict[str, Any] | RunConfig | None = None) -> RunConfig:
+    """A training run's whole configuration; see `load`."""
+    return load(RunConfig, config)
+
+
+def load(kind: type[Config], config: dict[str, Any] | Config | None = None) -> Config:
+    """The whole configuration: defaults, then the profile's file as far as it is about this `kind`, then `config`.
+
+    Of a model only the fields that were set count as given. Raises ConfigError with one sentence per problem: the
+    field, the value and what to do.
     """
-    given = config.model_dump(exclude_unset=True) if isinstance(config, RunConfig) else dict(config or {})
-    profile = given.get("profile", RunConfig.model_fields["profile"].default)
+    given = config.model_dump(exclude_unset=True) if isinstance(config, RolloutConfig) else dict(config or {})
+    profile = given.get("profile", kind.model_fields["profile"].default)
     file = PROFILES / f"{profile}.toml"
     values = tomllib.loads(file.read_text()) if file.is_file() else {}
+    values = {name: value for name, value in values.items() if name in kind.model_fields or kind is RunConfig}
     try:
-        return RunConfig.model_validate(_merge(values, given))
+        return kind.model_validate(_merge(values, given))
     except ValidationError as error:
-        raise ConfigError("\n".join(_sentence(problem) for problem in error.errors())) from None
+        raise ConfigError("\n".join(_sentence(problem, kind) for problem in error.errors())) from None
 
 
-def new_run_name(now: datetime) -> str:
+def new_run_name(now: datetime, prefix: str = "run") -> str:
     """The name of a run that was given none, such as `run-20261201-183000`."""
-    return now.strftime("run-%Y%m%d-%H%M%S")
+    return now.strftime(f"{prefix}-%Y%m%d-%H%M%S")
 
 
 def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
@@ -260,29 +276,31 @@ def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _sentence(problem: ErrorDetails) -> str:
+def _sentence(problem: ErrorDetails, kind: type[BaseModel]) -> str:
     path = problem["loc"]
     where = ".".join(str(part) for part in path)
+    message = problem["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    if not where:  # about several fields at once; the message names them
+        return f"{message}."
     if problem["type"] == "extra_forbidden":
         if path[-1] in _NOT_REPRODUCED:
             return (
                 f"{where}: {problem['input']!r} is refused: the trainer computes log-probabilities of the whole "
                 "distribution after temperature, so a token sampled in another way cannot be trained on; leave it out."
             )
-        names = _field_names(path[:-1])
+        names = _field_names(kind, path[:-1])
         near = difflib.get_close_matches(str(path[-1]), names, n=1)
         remedy = f"did you mean {near[0]}?" if near else f"use one of {', '.join(names)}."
         return f"{where}: there is no such field; {remedy}"
-    message = problem["msg"].removeprefix("Value error, ")
-    message = message[0].lower() + message[1:]
     return f"{where}: {problem['input']!r} is refused: {message}."
 
 
-def _field_names(path: tuple[int | str, ...]) -> list[str]:
-    model: type[BaseModel] = RunConfig
+def _field_names(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
     for part in path:
-        inner = model.model_fields[str(part)].annotation
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+        annotation = model.model_fields[str(part)].annotation
+        inner = [a for a in (annotation, *get_args(annotation)) if isinstance(a, type) and issubclass(a, BaseModel)]
+        if not inner:
             return []
-        model = inner
+        model = inner[0]
     return list(model.model_fields)

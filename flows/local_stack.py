@@ -2,6 +2,7 @@
 
     python -m flows.local_stack train        # CONFIG='{"epochs": 2}' gives values; KEEP=1 leaves both running
     python -m flows.local_stack warm-start   # the flow warm-start in this process's place; CONFIG gives its values
+    python -m flows.local_stack evaluate     # the same with the flow of `openforge/evaluate`; prints its table
     python -m flows.local_stack stop         # ends what KEEP=1, or a killed driver, left running
 
 Everything it writes lies in `.openforge/` below the current folder. A server that already answers at PREFECT_API_URL
@@ -132,7 +133,7 @@ def only_one(stack: Stack) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigError(
-                "another `make train` or `make warm-start` runs in this folder: wait for it, or end it with ctrl-C"
+                "another `make train`, `evaluate` or `warm-start` runs here: wait for it, or end it with ctrl-C"
             ) from None
         yield
 
@@ -337,14 +338,14 @@ def train(stack: Stack, given: dict[str, Any], keep: bool) -> int:
     return _conclude(stack, config, run, keep)
 
 
-def warm_start(stack: Stack, given: dict[str, Any]) -> int:
-    """Run the flow `warm-start` beside a server that is started if there is none. Returns the exit status."""
+def run_here(stack: Stack, module: str, given: dict[str, Any]) -> int:
+    """Run the flow in `module` beside a server that is started if there is none. Returns the exit status."""
     started: list[str] = []
     with only_one(stack):
         _check_leftovers(stack)
         try:
             _ensure_server(stack, started)
-            flow = [sys.executable, "-m", "flows.warm_start", json.dumps(given)]
+            flow = [sys.executable, "-m", module, json.dumps(given)]
             return subprocess.run(flow, cwd=stack.root, env=stack.env()).returncode
         finally:
             stop_all(stack, tuple(started))
@@ -395,12 +396,13 @@ def main(arguments: list[str]) -> int:
         match arguments:
             case ["train"]:
                 return train(stack, read_given(os.environ.get("CONFIG", "")), os.environ.get("KEEP") == "1")
-            case ["warm-start"]:
-                return warm_start(stack, read_given(os.environ.get("CONFIG", "")))
+            case ["warm-start" | "evaluate" as flow]:
+                module = f"flows.{flow.replace('-', '_')}"
+                return run_here(stack, module, read_given(os.environ.get("CONFIG", "")))
             case ["stop"]:
                 console.print(f"Stopped: {', '.join(stop_all(stack)) or 'nothing was running'}")
                 return 0
-        _say("usage: python -m flows.local_stack train|warm-start|stop")
+        _say("usage: python -m flows.local_stack train|warm-start|evaluate|stop")
         return 2
     except OpenForgeError as error:
         _say(str(error))

@@ -16,6 +16,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from typing import Generic
 
 from prefect import Task
 from prefect import flow
@@ -25,9 +26,12 @@ from prefect.artifacts import acreate_table_artifact
 from prefect.logging import get_run_logger
 
 from flows import cluster
+from flows.config import Config
+from flows.config import RolloutConfig
 from flows.config import RunConfig
 from flows.config import load_config
 from flows.config import new_run_name
+from proxy_addons.errors import ConfigError
 from proxy_addons.live import Limits
 from proxy_addons.packing import pack
 from tasks import engines
@@ -56,6 +60,7 @@ from tasks.run import model_folder
 from tasks.run import open_run
 from tasks.sandboxes import choose
 from tasks.sandboxes.kubernetes import Kubernetes
+from tasks.stand_in import StandIn
 from tasks.taskset import Task as LearnTask
 from tasks.update import train
 from training.policy_server import PolicyServer
@@ -65,10 +70,10 @@ DEFAULTS = RunConfig()
 
 
 @dataclass(frozen=True)
-class Session:
-    """What one execution of the flow holds open."""
+class Session(Generic[Config]):
+    """What one execution of a flow holds open. `policies` is empty where a stand-in answers."""
 
-    config: RunConfig
+    config: Config
     name: str
     run: RunFolder
     tasks: Sequence[LearnTask]
@@ -100,15 +105,21 @@ async def openforge(config: RunConfig = DEFAULTS) -> str:
 
 
 @contextlib.asynccontextmanager
-async def open_session(config: RunConfig) -> AsyncIterator[Session]:
+async def open_session(config: Config, stand_in: StandIn | None = None) -> AsyncIterator[Session[Config]]:
     """Check everything first, then bring up the policy server and the proxy, or attach to a cluster's, for the time of
-    the block."""
+    the block.
+
+    With `stand_in`, it answers in the place of the policy servers. Nothing that it says can be trained on, so it is not
+    measured.
+    """
     name = config.run or new_run_name(datetime.now())
     base = model_folder(config.model)
     tasks = load_tasks(config.tasks)
     chosen = [harnesses.load(harness) for harness in config.harnesses]
     root = ROOT / harnesses.INSTALL
     on_cluster = config.profile == "kubernetes"
+    if on_cluster and stand_in:
+        raise ConfigError("policy: a scripted policy is served on one machine only; use profile local")
     if on_cluster:
         sandbox = choose("kubernetes", cluster.settings(config, name, chosen, tasks))
     else:
@@ -125,9 +136,12 @@ async def open_session(config: RunConfig) -> AsyncIterator[Session]:
             log.warning("ended %s, left running by an execution of this run that died", leftover)
         with stage(run.path, "serve", 0):
             policies, proxy = await stack.enter_async_context(
-                cluster.attached(config, name, base) if on_cluster else _serving(config, base, run.path / "logs")
+                cluster.attached(config, name, base)
+                if on_cluster
+                else _serving(config, base, run.path / "logs", stand_in)
             )
-            await check_engines(proxy, run.path, config.temperature, config.max_model_len)
+            if not stand_in:
+                await check_engines(proxy, run.path, config.temperature, config.max_model_len)
             versions = None
             if isinstance(sandbox, Kubernetes):
                 await stack.enter_async_context(sandbox)
@@ -159,21 +173,25 @@ async def open_session(config: RunConfig) -> AsyncIterator[Session]:
 
 
 @contextlib.asynccontextmanager
-async def _serving(config: RunConfig, base: Path, logs: Path) -> AsyncIterator[cluster.Serving]:
-    """Policy servers and a proxy on this machine, for the time of the block."""
+async def _serving(
+    config: RolloutConfig, base: Path, logs: Path, stand_in: StandIn | None
+) -> AsyncIterator[cluster.Serving]:
+    """Policy servers, or what stands in for them, and a proxy on this machine, for the time of the block."""
     async with contextlib.AsyncExitStack() as stack:
         policies = [
             await stack.enter_async_context(running_policy_server(config.engine, base, log, config.max_model_len))
-            for log in (logs / f"policy-{number}.log" for number in range(config.engine_replicas))
+            for log in (logs / f"policy-{number}.log" for number in range(0 if stand_in else config.engine_replicas))
         ]
         urls = [policy.url for policy in policies]
+        if stand_in:
+            urls.append(await stack.enter_async_context(stand_in(base, logs / "policy-0.log")))
         yield (
             policies,
             await stack.enter_async_context(running_proxy(proxy_python(ROOT), urls, base, logs / "proxy.log")),
         )
 
 
-async def collect(session: Session, epoch: int) -> None:
+async def collect(session: Session[RunConfig], epoch: int) -> None:
     """The training rollouts of an epoch, with the weights of the epoch before."""
     config = session.config
     groups = plan_training(
@@ -183,7 +201,7 @@ async def collect(session: Session, epoch: int) -> None:
     await run_stage(session, session.run.epoch(epoch), groups, "rollout", epoch)
 
 
-async def evaluate(session: Session, when: str, epoch: int) -> None:
+async def evaluate(session: Session[RunConfig], when: str, epoch: int) -> None:
     """The held-out rollouts, with the weights after `epoch` epochs."""
     config = session.config
     kind = f"heldout_{when}"
@@ -200,7 +218,7 @@ async def evaluate(session: Session, when: str, epoch: int) -> None:
     await run_stage(session, session.run.path / f"eval-{when}", groups, f"evaluate_{when}", epoch)
 
 
-async def run_stage(session: Session, folder: Path, groups: list[Group], name: str, epoch: int) -> None:
+async def run_stage(session: Session[Any], folder: Path, groups: list[Group], name: str, epoch: int) -> None:
     """Run what a stage owes, one Prefect task per group, and gather its rows."""
     arena = replace(session.arena, folder=folder)
     with stage(session.run.path, name, epoch) as facts:
@@ -241,7 +259,7 @@ def _group_step(groups: list[Group], arena: Arena) -> Task[[str, str, str], Any]
     return rollout_group
 
 
-async def update(session: Session, epoch: int) -> None:
+async def update(session: Session[RunConfig], epoch: int) -> None:
     """One veRL update from an epoch's rollouts, in a process of its own."""
     config = session.config
 
@@ -261,7 +279,7 @@ async def update(session: Session, epoch: int) -> None:
     print(f"train epoch {epoch}: {json.dumps(result)}")
 
 
-async def publish(session: Session, version: int) -> None:
+async def publish(session: Session[Any], version: int) -> None:
     """Serve the weights after `version` epochs."""
     folder, version = session.run.weights(version, session.base_model)
     if all(policy.version == version for policy in session.policies):
@@ -272,7 +290,7 @@ async def publish(session: Session, version: int) -> None:
         print(f"publish: leaving out {url}: {reason}")
 
 
-async def report(session: Session) -> str:
+async def report(session: Session[Any]) -> str:
     """Write report and summary, and their Prefect artifacts."""
     summary, epochs = await asyncio.to_thread(summarise, session.run.path)
     page = await asyncio.to_thread(write_report, session.run.path, summary, epochs)

@@ -46,7 +46,7 @@ def summarise(run_dir: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         for number, rows in tries.items()
     ]
     everything = [*before, *(row for rows in tries.values() for row in rows), *after]
-    last = _last_tries(everything)
+    last = last_tries(everything)
     rates = {"before": _success(before), "after": _success(after)}
     gain = difference(rates["before"], rates["after"])
     summary = {
@@ -60,7 +60,7 @@ def summarise(run_dir: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         "heldout_gain": dict(zip(("difference", "lo", "hi"), gain, strict=True)) if gain else None,
         "heldout_by_harness": _by_harness(before, after),
         "rollouts": len(last),
-        "unscored": sum(not _scored(row) for row in last),
+        "unscored": sum(not is_scored(row) for row in last),
         "infra_failures": sum(row["error_class"] == "InfrastructureError" for row in everything),
         "failures": _failures(last),
         "findings": _findings(last),
@@ -81,23 +81,26 @@ def summarise(run_dir: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 def write_rendering(run_dir: Path, described: Mapping[str, Any]) -> None:
     """Keep for the report what the proxy says of the policy's template."""
-    _write(run_dir / "rendering.json", json.dumps(described, indent=1) + "\n")
+    write_text(run_dir / "rendering.json", json.dumps(described, indent=1) + "\n")
 
 
 def write_report(run_dir: Path, summary: dict[str, Any], epochs: list[dict[str, Any]]) -> Path:
     """Write `summary.json` and `report.html`, each whole or not at all; returns the page's path."""
-    _write(run_dir / "summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
+    write_text(run_dir / "summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
+    drawn = plots.draw(summary, epochs)
+    pictures = {name: base64.b64encode(svg).decode() for name, svg in drawn.items()}
+    page = render("report.html.j2", summary=summary, epochs=epochs, pictures=pictures, epoch_table=epoch_table(epochs))
+    write_text(run_dir / "report.html", page)
+    return run_dir / "report.html"
+
+
+def render(template: str, **values: Any) -> str:
+    """A page from a template of this folder. Raises jinja2's UndefinedError if it asks for what is not given."""
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     templates.filters |= {"number": number, "percent": percent, "duration": duration, "finding": lookup}
-    drawn = plots.draw(summary, epochs)
-    pictures = {name: base64.b64encode(svg).decode() for name, svg in drawn.items()}
-    page = templates.get_template("report.html.j2").render(
-        summary=summary, epochs=epochs, pictures=pictures, epoch_table=epoch_table(epochs)
-    )
-    _write(run_dir / "report.html", page)
-    return run_dir / "report.html"
+    return templates.get_template(template).render(**values)
 
 
 def epoch_table(epochs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
@@ -165,16 +168,16 @@ _FROM_TRAINER = (
 
 
 def _epoch(number: int, tries: Sequence[Row], train: dict[str, Any] | None, stages: Sequence[Row]) -> dict[str, Any]:
-    last = _last_tries(tries)
+    last = last_tries(tries)
     result = train or {}
     agreement = result.get("logprob_agreement") or {}
     return {
         "epoch": number,
         "rollouts": len(last),
         "incomplete": sum(not row["complete"] for row in last),
-        "scored": sum(_scored(row) for row in last),
+        "scored": sum(is_scored(row) for row in last),
         "success": asdict(_success(tries)),
-        "reward_mean": mean(row["reward"] for row in last if _scored(row)),
+        "reward_mean": mean(row["reward"] for row in last if is_scored(row)),
         "failures": _failures(last),
         "infra_failures": sum(row["error_class"] == "InfrastructureError" for row in tries),
         "calls": _total(last, "calls"),
@@ -197,7 +200,7 @@ def _of_epoch(stage: Row) -> bool:
     return not str(stage["stage"]).startswith("evaluate")
 
 
-def _last_tries(tries: Iterable[Row]) -> list[Row]:
+def last_tries(tries: Iterable[Row]) -> list[Row]:
     """One row per slot: the last try is the one that counts."""
     slots: dict[Any, Row] = {}
     for row in sorted(tries, key=lambda row: row["try"]):
@@ -205,12 +208,13 @@ def _last_tries(tries: Iterable[Row]) -> list[Row]:
     return list(slots.values())
 
 
-def _scored(row: Row) -> bool:
+def is_scored(row: Row) -> bool:
+    """Whether the try has a verdict on what the policy did."""
     return row["reward"] is not None and row["error_class"] in (None, "PolicyFailure")
 
 
 def _success(tries: Iterable[Row]) -> Rate:
-    return rate(row["reward"] >= SUCCESS for row in _last_tries(tries) if _scored(row))
+    return rate(row["reward"] >= SUCCESS for row in last_tries(tries) if is_scored(row))
 
 
 def _by_harness(before: Sequence[Row], after: Sequence[Row]) -> dict[str, dict[str, Any]]:
@@ -280,7 +284,8 @@ def _read_stages(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines(keepends=True) if line.endswith("}\n")]
 
 
-def _write(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
+    """Write a file so that readers see all of it or nothing."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)

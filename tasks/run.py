@@ -32,6 +32,7 @@ MAY_CHANGE = frozenset(
     {
         *("epochs", "evaluate_first", "evaluate_last"),
         *("concurrency", "retries", "profile", "sandbox", "limits", "engine", "engine_replicas", "kubernetes"),
+        *("prices", "compare"),
     }
 )
 
@@ -70,6 +71,8 @@ def open_run(name: str, runs_dir: str, config: dict[str, Any]) -> RunFolder:
     file = path / "run.json"
     if file.exists():
         before = json.loads(file.read_text())["config"]
+        if ("attempts" in before) != ("attempts" in config):
+            raise ConfigError(f"run {name!r} is a run of another flow (training or evaluation): choose another name")
         differ = [
             f"{key} was {before[key]!r}, now {config[key]!r}"
             for key in config

@@ -29,7 +29,7 @@ def rate(outcomes: Iterable[bool]) -> Rate:
     return Rate(k, n, k / n, lo, hi)
 
 
-def wilson(k: int, n: int, z: float = Z95) -> tuple[float, float]:
+def wilson(k: float, n: int, z: float = Z95) -> tuple[float, float]:
     """Wilson's score interval for `k` of `n`: sound for few samples and at 0 and `n`. Raises ValueError otherwise."""
     if not 0 <= k <= n or n == 0:
         raise ValueError(f"{k} of {n} is no rate")

@@ -1,10 +1,11 @@
-"""The teacher as a policy server: token ids in, the scripted teacher's turn out as token ids.
+"""A script as a policy server: token ids in, the script's turn out as token ids.
 
+The script is the teacher of the built-in tasks, or one that guesses (`tasks.guesser`), to see an evaluation's floor.
 It reads the conversation back from the prompt's ChatML text, so that the proxy and the harness in front of it work as
 they do with a policy, and the records are the same. Its ids come from an encoder, as any scripted text's must: they
 are for supervised learning, and `logprob_kind` "scripted" keeps them out of a policy update.
 
-    python -m tasks.teacher_server --model DIR --port 8200
+    python -m tasks.teacher_server --model DIR --port 8200 [--script guesser]
 """
 
 import argparse
@@ -21,9 +22,11 @@ from transformers import PreTrainedTokenizerBase
 
 from proxy_addons.conversation import Message
 from proxy_addons.conversation import Tool
+from tasks.guesser import guesser_turn
 from tasks.teacher import teacher_turn
 
 Turn = Callable[[Sequence[Message], Sequence[Tool]], Message]
+SCRIPTS: dict[str, Turn] = {"teacher": teacher_turn, "guesser": guesser_turn}
 
 _TURN = re.compile(r"<\|im_start\|>(system|user|assistant)\n(.*?)<\|im_end\|>", re.S)
 _TOOLS = re.compile(r"<tools>\n(.*?)\n</tools>", re.S)
@@ -85,9 +88,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tasks.teacher_server")
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--script", choices=SCRIPTS, default="teacher")
     args = parser.parse_args()
     tokenizer = AutoTokenizer.from_pretrained(str(args.model), local_files_only=True)
-    web.run_app(app(tokenizer), host="127.0.0.1", port=args.port, print=None, access_log=None)
+    web.run_app(app(tokenizer, SCRIPTS[args.script]), host="127.0.0.1", port=args.port, print=None, access_log=None)
 
 
 if __name__ == "__main__":
