@@ -2,7 +2,7 @@
 
 One rollout votes once, however many rows it has (case O57), and votes only if it is trained (cases O52, O56): it must
 count (`why_excluded`) and have at least one row. A group is dropped if fewer than two of its members vote or if all
-have the same reward: there is nothing to compare.
+have the same reward: there is nothing to compare. Under grpo_passk so is one whose best is tied.
 
     grpo         (reward_i - mean) / (std + 1e-6)      arXiv:2402.03300
     dr_grpo      reward_i - mean                       arXiv:2503.20783
@@ -36,6 +36,9 @@ _ESTIMATORS: Mapping[Advantage, tuple[str, bool]] = {
     "grpo_passk": ("grpo_passk", True),
 }
 """veRL's name of the estimator, and whether it divides by the group's std."""
+
+TOLERANCE = 1e-9
+"""Rewards that differ by less are equal."""
 
 
 @dataclass
@@ -90,13 +93,15 @@ def group_advantages(
     report.reward_mean = sum(rewards) / len(rewards) if rewards else None
     kept = []
     for members in groups.values():
-        values = [m["reward"] for m in members]
+        values = sorted(m["reward"] for m in members)
         if not members:
             report.dropped["no_voter"] += 1
         elif len(members) == 1:
             report.dropped["one_voter"] += 1
-        elif max(values) - min(values) < 1e-9:
+        elif values[-1] - values[0] < TOLERANCE:
             report.dropped["same_reward"] += 1
+        elif advantage == "grpo_passk" and values[-1] - values[-2] < TOLERANCE:
+            report.dropped["best_is_tied"] += 1
         else:
             report.kept += 1
             kept += members

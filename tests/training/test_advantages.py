@@ -59,6 +59,14 @@ def test_a_group_with_nothing_to_compare_is_dropped_and_counted() -> None:
     assert (report.groups, report.kept, report.excluded) == (4, 1, {"no_reward": 3})
 
 
+def test_pass_at_k_learns_from_a_single_best_only() -> None:
+    rollouts = [*ended([1.0, 1.0, 0.0], "a"), *ended([1.0, 0.0, 0.0], "b")]
+    advantages, report = group_advantages(rollouts, everyone(rollouts), advantage="grpo_passk")
+    assert [a > 0 for a in advantages.values()] == [True, False, False]
+    assert set(advantages) == everyone(rollouts[3:])
+    assert (report.kept, report.dropped) == (1, {"best_is_tied": 1})
+
+
 def test_a_later_try_replaces_an_earlier_one() -> None:
     lost, again, other = Recording(0).ended(1.0), Recording(0).ended(0.0), Recording(1).ended(1.0)
     again |= {"rollout": "second-try", "try": 1}

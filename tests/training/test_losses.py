@@ -53,7 +53,7 @@ def learner(request: pytest.FixtureRequest, folder: Path) -> Iterator["Learner"]
 @pytest.fixture(scope="module")
 def rows(folder: Path) -> list[Row]:
     """Rows of 7 rollouts in 2 groups, of 1 to 3 rows each, recorded by a policy that was a little different: some
-    ratios are inside the clip, some outside on either side, and one is beyond the bound for negative advantages."""
+    ratios are inside the clip, some between the two upper ones, some outside on either side, and one is beyond the bound for negative advantages."""
     order = random.Random(0)
     made = []
     for rollout in range(7):
@@ -61,7 +61,7 @@ def rows(folder: Path) -> list[Row]:
             ids = [order.randrange(VOCAB) for _ in range(order.randrange(6, 20))]
             mask = [0, 0, *(order.randrange(2) for _ in ids[3:]), 1]
             now = hf_log_probs(folder, ids, 0.7)
-            then = [score + order.choice([-0.6, -0.1, 0.02, 0.15, 0.5, -1.5]) for score in now]
+            then = [score + order.choice([-0.6, -0.25, -0.1, 0.02, 0.15, 0.5, -1.5]) for score in now]
             logprobs = [score if bit else 0.0 for score, bit in zip(then, mask, strict=True)]
             name = Recording(rollout, task="ab"[rollout % 2]).rollout
             made.append(Row(name, "ab"[rollout % 2], ids, mask, logprobs, (0,), (0,), 0.7))
