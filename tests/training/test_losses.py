@@ -52,8 +52,8 @@ def learner(request: pytest.FixtureRequest, folder: Path) -> Iterator["Learner"]
 
 @pytest.fixture(scope="module")
 def rows(folder: Path) -> list[Row]:
-    """Rows of 7 rollouts in 2 groups, of 1 to 3 rows each, recorded by a policy that was a little different: some
-    ratios are inside the clip, some between the two upper ones, some outside on either side, and one is beyond the bound for negative advantages."""
+    """Rows of 7 rollouts in 2 groups, of 1 to 3 rows each, recorded by a policy that was a little different: ratios on
+    either side of each clip, some between the two upper ones, and one beyond the bound for negative advantages."""
     order = random.Random(0)
     made = []
     for rollout in range(7):
