@@ -73,7 +73,6 @@ class Ledger:
         loop = asyncio.get_running_loop()
         file = self._write(path, row)
         owed = _Owed(file, path.parent if path in self._new else None, loop.create_future())
-        self._new.discard(path)
         with self._lock:
             self._owed.append(owed)
             another = self._syncing < min(_SYNC_THREADS, len(self._owed))
@@ -81,6 +80,7 @@ class Ledger:
         if another:
             self._threads.submit(self._sync, loop)
         await asyncio.shield(owed.done)
+        self._new.discard(path)
 
     def note(self, path: Path, row: dict[str, Any]) -> None:
         """Add one line that no reply depends on, without waiting. A power cut may take it, and with it the rollout's

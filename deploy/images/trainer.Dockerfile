@@ -4,6 +4,8 @@
 FROM python:3.11-slim-bookworm
 ENV PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 DO_NOT_TRACK=1 USER=openforge
 WORKDIR /openforge
+# git: a task's workspace may be a repository, whose future is taken out before the agent sees it.
+RUN apt-get update && apt-get install -y --no-install-recommends git && rm -rf /var/lib/apt/lists/*
 ARG TORCH=torch==2.13.0
 COPY pyproject.toml constraints.txt ./
 # As `make setup`: torch alone and first, so that a build chosen above is kept.
