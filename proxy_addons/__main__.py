@@ -83,7 +83,6 @@ async def serve(
             loop.add_signal_handler(name, master.shutdown)
         gc.collect()
         gc.freeze()  # what is loaded now stays: the collector need not look at it again and again
-        gc.set_threshold(20_000, 50)  # nor after each request, whose body alone is thousands of objects (7 % of a call)
         egress = f", as an HTTP proxy on {host}:{egress_port}" if egress_port else ""
         print(f"proxy: listening on {host}:{port}{egress}", flush=True)
         await master.run()
