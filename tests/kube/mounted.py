@@ -4,6 +4,7 @@ too. The rest of this machine stays as it is."""
 import asyncio
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ import psutil
 from tests.kube.processes import Command
 from tests.kube.processes import Processes
 
+ROOT = Path(__file__).resolve().parents[2]
 HOME = "/home/pod"
 """The home of a container that sets none."""
 
@@ -25,6 +27,9 @@ class Mounted(Processes):
         argv = ["bwrap", "--tmpfs", "/", *_host("/", seen)]
         for path in sorted(seen):
             argv += ["--bind", str(seen[path].resolve()), path]
+        for own in (ROOT, Path(sys.prefix)):  # the images' code and interpreter, also where a volume would hide them
+            if any(str(own).startswith(path + "/") for path in seen):
+                argv += ["--ro-bind", str(own), str(own)]
         argv += ["--chdir", inside.cwd or HOME, "--", *inside.argv]
         return Command(argv, {"HOME": HOME} | inside.env, "/", inside.home)
 
