@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 import torch
 from transformers import AttentionInterface
-from transformers import AutoModelForCausalLM
 from transformers import GenerationConfig
 from transformers import PreTrainedModel
 
@@ -35,6 +34,7 @@ from training.engines._kv import PrefixCache
 from training.engines._kv import Sequence
 from training.engines._kv import Span
 from training.engines._kv import attend
+from training.engines._loading import load_float32
 from training.engines._sampling import sample
 
 AttentionInterface.register(ATTENTION, attend)
@@ -103,9 +103,7 @@ def load_model(folder: Path, device: str) -> PreTrainedModel:
     """The folder's causal language model in float32. Raises ConfigError if it is not whole or not servable here."""
     loaded: Any
     try:
-        loaded = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, attn_implementation=ATTENTION, local_files_only=True, output_loading_info=True
-        )
+        loaded = load_float32(folder, attn_implementation=ATTENTION, output_loading_info=True)
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(f"{folder}: not a model folder that transformers can load: {error}") from error
     model, info = loaded
