@@ -11,7 +11,6 @@ is used as it is and never stopped.
 
 import asyncio
 import contextlib
-import fcntl
 import json
 import os
 import signal
@@ -45,6 +44,7 @@ from proxy_addons.errors import ConfigError
 from proxy_addons.errors import InfrastructureError
 from proxy_addons.errors import OpenForgeError
 from tasks.report import percent
+from tasks.run import exclusive
 from training.child import free_port
 
 POOL = "openforge-local"
@@ -128,13 +128,8 @@ def server_answers(api: str) -> bool:
 def only_one(stack: Stack) -> Iterator[None]:
     """Hold the project's lock. Raises ConfigError if another `make train` has it."""
     stack.state.mkdir(parents=True, exist_ok=True)
-    with (stack.state / "lock").open("a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(
-                "another `make train`, `evaluate` or `warm-start` runs here: wait for it, or end it with ctrl-C"
-            ) from None
+    busy = "another `make train`, `evaluate` or `warm-start` runs here: wait for it, or end it with ctrl-C"
+    with exclusive(stack.state / "lock", busy):
         yield
 
 

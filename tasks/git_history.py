@@ -1,9 +1,19 @@
 """Takes out of a workspace's repositories what comes after HEAD: the commit that solves the task is often in there."""
 
+import shutil
 import subprocess
 from pathlib import Path
 
 from proxy_addons.errors import ConfigError
+
+
+def fresh_workspace(environment: Path, workspace: Path) -> None:
+    """Make `workspace` as an agent finds it: the task's `environment`, its repositories without what comes after HEAD.
+
+    Raises ConfigError if a repository cannot be read.
+    """
+    shutil.copytree(environment, workspace, symlinks=True)
+    forget_future(workspace)
 
 
 def forget_future(workspace: Path) -> None:

@@ -8,7 +8,6 @@ that a run that was cut off knows what is still owed.
 import asyncio
 import contextlib
 import secrets
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -26,7 +25,7 @@ from proxy_addons.errors import PolicyFailure
 from proxy_addons.identity import Rollout
 from proxy_addons.live import Limits
 from proxy_addons.packing import has_calls
-from tasks.git_history import forget_future
+from tasks.git_history import fresh_workspace
 from tasks.harnesses import Harness
 from tasks.harnesses import end
 from tasks.proxies import Proxies
@@ -262,8 +261,7 @@ def remove(folder: Path) -> None:
 def _lay_out(task: Task, workspace: Path, home: Path) -> None:
     remove(workspace.parent)
     home.mkdir(parents=True)
-    shutil.copytree(task.environment, workspace, symlinks=True)
-    forget_future(workspace)
+    fresh_workspace(task.environment, workspace)
 
 
 def _classify(slot: Slot, arena: Arena, outcome: Outcome, summary: Mapping[str, Any]) -> dict[str, Any]:

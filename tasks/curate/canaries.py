@@ -5,13 +5,12 @@ the verifier takes away, is found before anybody trains on it.
 """
 
 import asyncio
-import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from proxy_addons.errors import InfrastructureError
-from tasks.git_history import forget_future
+from tasks.git_history import fresh_workspace
 from tasks.sandboxes import Sandbox
 from tasks.sandboxes import Spec
 from tasks.sandboxes.capture import last_lines
@@ -43,8 +42,7 @@ async def why_dropped(task: Task, sandbox: Sandbox, repeats: int = 2) -> str | N
     with tempfile.TemporaryDirectory(prefix="openforge-canary-") as temporary:
         for name, wanted in (("noop", 0.0), ("solution", 1.0)):
             place = Path(temporary, name)
-            shutil.copytree(task.environment, place / "workspace", symlinks=True)
-            forget_future(place / "workspace")
+            await asyncio.to_thread(fresh_workspace, task.environment, place / "workspace")
             if name == "solution" and (trouble := await _solve(task, sandbox, place)):
                 return trouble
             if reason := await _score(task, sandbox, place, name, wanted, repeats):
