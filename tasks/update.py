@@ -1,4 +1,4 @@
-"""One update as a process of its own: its memory and its crashes stay out of the flow's."""
+"""Updates in a process of their own: its memory and its crashes stay out of the flow's."""
 
 import asyncio
 import os
@@ -11,13 +11,60 @@ from proxy_addons import records
 from proxy_addons.errors import InfrastructureError
 from tasks.run import ROOT
 from tasks.run import RunFolder
+from training.child import Child
 from training.child import start_child
 from training.job import EXIT_CODES
 from training.job import TrainJob
 from training.job import TrainSettings
 
 
-async def train(run: RunFolder, base_model: Path, epoch: int, seed: int, settings: dict[str, Any]) -> dict[str, Any]:
+class Trainer:
+    """The training process of a run. It starts with the first job and stays for the next, so that veRL is imported and
+    the model loaded once; if a job ends it, the next one starts another, from the checkpoint."""
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+        self._child: Child | None = None
+
+    async def do(self, job: Path) -> None:
+        """Do the `TrainJob` in the file `job`. Raises the failure class of its exit code, with its last line."""
+        child = self._child
+        if child is None or not child.alive():
+            argv = [sys.executable, "-m", "training.resident"]
+            child = self._child = start_child(argv, self.log, env=os.environ, cwd=ROOT, talk=True)
+        try:
+            code = await asyncio.to_thread(_ask, child, job)
+        except asyncio.CancelledError:
+            self.stop()  # it is in the middle of an update
+            raise
+        if code is None:
+            self.stop()
+            raise InfrastructureError(f"the trainer ended: {child.last_lines(1)}; its log is {self.log}")
+        _check("the trainer", code, child, self.log)
+
+    def stop(self) -> None:
+        """End the process, if there is one."""
+        if self._child is not None:
+            self._child.stop()
+            self._child = None
+
+
+def _ask(child: Child, job: Path) -> int | None:
+    """The exit code of a job; None if the process has ended without one."""
+    assert child.process.stdin is not None
+    assert child.process.stdout is not None
+    try:
+        child.process.stdin.write(f"{job}\n".encode())
+        child.process.stdin.flush()
+    except BrokenPipeError:
+        return None
+    line = child.process.stdout.readline()
+    return int(line) if line else None
+
+
+async def train(
+    run: RunFolder, base_model: Path, epoch: int, seed: int, settings: dict[str, Any], trainer: Trainer
+) -> dict[str, Any]:
     """Update the weights from the rollouts of `epoch`; returns a few numbers, the whole result is `train.json`.
 
     Raises ConfigError or InfrastructureError with the trainer's own line.
@@ -41,10 +88,10 @@ async def train(run: RunFolder, base_model: Path, epoch: int, seed: int, setting
         settings=TrainSettings(**settings),
     )
     (folder / "job.json").write_text(job.model_dump_json(indent=1))
-    await run_module("training.run_epoch", folder / "job.json", run.path / "logs" / f"train-{epoch:03}.log")
+    await trainer.do(folder / "job.json")
     result = run.train_result(epoch)
     if result is None:
-        raise InfrastructureError(f"training ended without a result; its log is {run.path}/logs/train-{epoch:03}.log")
+        raise InfrastructureError(f"training ended without a result; its log is {trainer.log}")
     return {key: result[key] for key in ("rows", "trained_tokens", "skipped", "hf_path") if key in result}
 
 
@@ -59,7 +106,11 @@ async def run_module(module: str, job: Path, log: Path) -> None:
     finally:
         if child.alive():
             child.stop()
+    _check(module, code, child, log)
+
+
+def _check(who: str, code: int, child: Child, log: Path) -> None:
     if code != 0:
         names = {number: name for name, number in EXIT_CODES.items()}
         error = getattr(errors, names.get(code, "InfrastructureError"))
-        raise error(f"{module} (exit {code}): {child.last_lines(1)}; its log is {log}")
+        raise error(f"{who} (exit {code}): {child.last_lines(1)}; its log is {log}")

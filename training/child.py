@@ -44,8 +44,11 @@ class Child:
         self.process.wait()
 
 
-def start_child(argv: Sequence[str], log: Path, env: Mapping[str, str], cwd: Path | None = None) -> Child:
-    """Start `argv` with both outputs appended to `log`. It is killed by the kernel if we die.
+def start_child(
+    argv: Sequence[str], log: Path, env: Mapping[str, str], cwd: Path | None = None, *, talk: bool = False
+) -> Child:
+    """Start `argv` with both outputs appended to `log`. It is killed by the kernel if we die. With `talk` its standard
+    input and output are pipes to us instead.
 
     Call it from a thread that lives as long as the child should: the kernel's signal follows the thread.
     """
@@ -61,8 +64,8 @@ def start_child(argv: Sequence[str], log: Path, env: Mapping[str, str], cwd: Pat
     with log.open("ab") as sink:
         process = subprocess.Popen(
             argv,
-            stdin=subprocess.DEVNULL,
-            stdout=sink,
+            stdin=subprocess.PIPE if talk else subprocess.DEVNULL,
+            stdout=subprocess.PIPE if talk else sink,
             stderr=sink,
             env=dict(env),
             cwd=cwd,

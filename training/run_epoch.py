@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 from typing import Any
 
 import torch
@@ -24,11 +25,15 @@ from training.checkpoint import read_state
 from training.checkpoint import save_checkpoint
 from training.cpu_platform import select_device
 from training.job import TrainJob
+from training.job import TrainSettings
 from training.process import run_job
 from training.process import write_result
 from training.rows import Row
 from training.rows import RowReport
 from training.rows import build_rows
+
+if TYPE_CHECKING:
+    from training.learner import Learner
 
 AGREEMENT_LIMIT = 0.02
 """Mean |trainer - recorded| log-probability above which the two do not compute the same policy."""
@@ -37,8 +42,32 @@ REFUSED_LIMIT = 0.2
 """Share of sampled tokens that may go untrained without an alarm (case O36)."""
 
 
-def run_epoch(job: TrainJob) -> dict[str, Any]:
-    """Do `job` and return the result, which is also written to `job.result`.
+class InHand:
+    """The learner between two jobs of one process, and the checkpoint that it equals."""
+
+    def __init__(self) -> None:
+        self._learner: Learner | None = None
+        self._equals: tuple[str, str | None, TrainSettings] | None = None
+
+    def take(self, job: TrainJob) -> "Learner":
+        """A learner as `job` wants to begin. It is the caller's, and not used again before `keep`."""
+        learner = self._learner if self._equals == (job.base_model, job.resume, job.settings) else None
+        self._learner = self._equals = None
+        if learner is None:
+            from training.learner import Learner  # veRL fixes its device when it is imported
+
+            learner = Learner(Path(job.base_model), job.settings)
+            if job.resume is not None:
+                learner.load(Path(job.resume) / "trainer")
+        return learner
+
+    def keep(self, learner: "Learner", job: TrainJob, checkpoint: Path) -> None:
+        """`learner` is what `checkpoint`, just written by `job`, holds."""
+        self._learner, self._equals = learner, (job.base_model, str(checkpoint), job.settings)
+
+
+def run_epoch(job: TrainJob, in_hand: InHand | None = None) -> dict[str, Any]:
+    """Do `job` and return the result, which is also written to `job.result`. `in_hand`: what an earlier job left.
 
     Raises ConfigError if the job cannot be right and InfrastructureError if the checkpoint cannot be trusted.
     """
@@ -72,7 +101,7 @@ def run_epoch(job: TrainJob) -> dict[str, Any]:
         "reward_mean": group_report.reward_mean,
     }
     if rows:
-        result |= _update(job, rows, advantages, seconds)
+        result |= _update(job, rows, advantages, seconds, in_hand or InHand())
     else:
         result |= {"checkpoint": job.resume, "hf_path": None}
     result |= {"alarms": alarms(result, row_report), "seconds": {k: round(v, 3) for k, v in seconds.items()}}
@@ -92,15 +121,12 @@ def _rows(job: TrainJob, rollouts: list[dict[str, Any]]) -> tuple[list[Row], Row
     )
 
 
-def _update(job: TrainJob, rows: list[Row], advantages: dict[str, float], seconds: dict[str, float]) -> dict[str, Any]:
-    base = Path(job.base_model)
+def _update(
+    job: TrainJob, rows: list[Row], advantages: dict[str, float], seconds: dict[str, float], in_hand: InHand
+) -> dict[str, Any]:
     with _timed(seconds, "load"):
         device = select_device(job.settings.device)
-        from training.learner import Learner  # veRL fixes its device when it is imported
-
-        learner = Learner(base, job.settings)
-        if job.resume is not None:
-            learner.load(Path(job.resume) / "trainer")
+        learner = in_hand.take(job)
     with _timed(seconds, "update"):
         numbers = learner.update(rows, advantages, job.seed, job.epoch)
     with _timed(seconds, "checkpoint"):
@@ -108,11 +134,12 @@ def _update(job: TrainJob, rows: list[Row], advantages: dict[str, float], second
             learner,
             Path(job.checkpoint_dir),
             {"epoch": job.epoch, "seed": job.seed},
-            base_model=base,
+            base_model=Path(job.base_model),
             dtype=getattr(torch, job.settings.dtype),
             probe=rows[0],
             keep=job.settings.keep_checkpoints,
         )
+    in_hand.keep(learner, job, folder)
     return {"device": device, **numbers, "checkpoint": str(folder), "hf_path": str(folder / "hf")}
 
 

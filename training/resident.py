@@ -1,0 +1,30 @@
+"""The trainer as a process that stays: `python -m training.resident`.
+
+It reads the paths of JOB.json files from its standard input, one per line, does each as `training.run_epoch` does, and
+answers with a line that holds the exit code (`job.EXIT_CODES`). veRL is imported and the model is loaded once: a job
+that goes on from the checkpoint that the last one left finds the learner as it was saved. Any other job, and any job
+after a failure, starts from its checkpoint, as a process of its own would, with the same weights bit for bit.
+"""
+
+import os
+import sys
+from functools import partial
+
+from training.job import TrainJob
+from training.process import run_job
+from training.run_epoch import InHand
+from training.run_epoch import run_epoch
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a library prints is no answer
+    in_hand = InHand()
+    for line in sys.stdin:
+        code = run_job([line.strip()], TrainJob, partial(run_epoch, in_hand=in_hand))
+        print(code, file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
