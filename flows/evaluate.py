@@ -30,6 +30,7 @@ from flows.train import run_stage
 from proxy_addons.errors import OpenForgeError
 from tasks import evaluation
 from tasks.epoch import merge
+from tasks.stand_in import provided
 from tasks.stand_in import script
 
 DEFAULTS = EvaluateConfig()
@@ -50,6 +51,8 @@ async def evaluate(config: EvaluateConfig = DEFAULTS) -> str:
     other = compared_folder(config)
     before = evaluation.read_tasks(other) if other else None
     stand_in = script(SCRIPTS[config.policy]) if config.policy in SCRIPTS else None
+    if config.provider:
+        stand_in = provided(config.provider)
     async with open_session(config, stand_in) as session:
         groups = evaluation.plan(
             session.name, session.tasks, session.harnesses, config.split, config.task_count, config.wanted
@@ -58,6 +61,13 @@ async def evaluate(config: EvaluateConfig = DEFAULTS) -> str:
         await run_stage(session, folder, groups, evaluation.STAGE, 0)
         tries = await asyncio.to_thread(merge, folder, groups, session.arena.tries)
     return await report(session, tries, before)
+
+
+def policy_name(config: EvaluateConfig) -> str:
+    """The policy in words."""
+    if config.provider:
+        return f"{config.provider.model} at {config.provider.base_url}"
+    return f"the model {config.model}" if config.policy == "model" else f"the {config.policy} script"
 
 
 def compared_folder(config: EvaluateConfig) -> Path | None:
@@ -80,7 +90,7 @@ async def report(
     tasks = evaluation.by_task(attempts, config.k)
     facts = {
         "run": session.name,
-        "policy": f"the model {config.model}" if config.policy == "model" else f"the {config.policy} script",
+        "policy": policy_name(config),
         "harnesses": config.harnesses,
         "task_set": config.tasks,
         "split": config.split,

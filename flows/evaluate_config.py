@@ -9,6 +9,7 @@ from pydantic import model_validator
 from flows.config import Part
 from flows.config import RolloutConfig
 from flows.config import load
+from tasks.provider import Provider
 
 
 class PricesConfig(Part):
@@ -21,10 +22,12 @@ class PricesConfig(Part):
 class EvaluateConfig(RolloutConfig):
     """One evaluation: a policy in each harness, on each task, some attempts."""
 
-    policy: Literal["model", "perfect", "random"] = Field(
+    policy: Literal["model", "provider", "perfect", "random"] = Field(
         default="model",
-        description="model: what the policy server samples; perfect, random: scripts for the built-in tasks",
+        description="model: what the policy server samples; provider: a model behind an API, with the tokenizer of "
+        "`model`; perfect, random: scripts for the built-in tasks",
     )
+    provider: Provider | None = Field(default=None, description="who answers if policy is provider")
     split: Literal["heldout", "train", "all"] = Field(default="heldout", description="which tasks of the set")
     task_count: int | None = Field(
         default=None, ge=1, description="tasks, the same ones every time; empty: all of the split"
@@ -47,6 +50,8 @@ class EvaluateConfig(RolloutConfig):
     def _possible(self) -> "EvaluateConfig":
         if self.wanted < self.k:
             raise ValueError(f"attempts: {self.attempts} is refused: pass@k needs at least k ({self.k})")
+        if (self.policy == "provider") != (self.provider is not None):
+            raise ValueError("provider: give base_url, model and key_env with policy provider, and only then")
         if self.policy in ("perfect", "random") and self.tasks != "builtin":
             raise ValueError(f"policy: {self.policy} is a script for the built-in tasks; use it with tasks: builtin")
         return self

@@ -1,4 +1,5 @@
-"""What answers in a policy's place: a script, as a server process that speaks the engines' protocol."""
+"""What answers in a policy's place, a script or a provider's model: a server process that speaks the engines'
+protocol."""
 
 import asyncio
 import os
@@ -13,6 +14,8 @@ from pathlib import Path
 import httpx
 
 from proxy_addons.errors import InfrastructureError
+from tasks.provider import Client
+from tasks.provider import Provider
 from tasks.run import ROOT
 from training.child import free_port
 from training.child import start_child
@@ -26,6 +29,13 @@ StandIn = Callable[[Path, Path], AbstractAsyncContextManager[str]]
 def script(name: str) -> StandIn:
     """The script of that name in `tasks.teacher_server`."""
     return lambda model, log: running([sys.executable, "-m", "tasks.teacher_server", "--script", name], model, log)
+
+
+def provided(provider: Provider) -> StandIn:
+    """The provider's model, by `tasks.provider_server`. Raises ConfigError if its key is not set."""
+    Client(provider)
+    argv = [sys.executable, "-m", "tasks.provider_server", "--provider", provider.model_dump_json()]
+    return lambda model, log: running(argv, model, log)
 
 
 @asynccontextmanager

@@ -71,12 +71,12 @@ def app(tokenizer: PreTrainedTokenizerBase, turn: Turn = teacher_turn) -> web.Ap
     return server
 
 
-def completion(ids: list[int], prompt_tokens: int) -> dict[str, Any]:
+def completion(ids: list[int], prompt_tokens: int, finish: str = "stop") -> dict[str, Any]:
     """A whole answer in the engine's shape. The logprobs are 0: a script is certain."""
     choice = {
         "index": 0,
         "token_ids": ids,
-        "finish_reason": "stop",
+        "finish_reason": finish,
         "logprobs": {"content": [{"token_id": i, "logprob": 0.0} for i in ids]},
         "logprob_kind": "scripted",
     }
