@@ -31,6 +31,7 @@ from tasks.harnesses import end
 from tasks.proxies import Proxies
 from tasks.proxy import Proxy
 from tasks.proxy import egress_env
+from tasks.rewards.rubric import Judge
 from tasks.sandboxes import PROXY_URL
 from tasks.sandboxes import Outcome
 from tasks.sandboxes import Sandbox
@@ -64,6 +65,7 @@ class Arena:
     timeout_s: float
     tries: int
     slots: asyncio.Semaphore
+    judge: Judge | None = None
     versions: Mapping[str, str] | None = None
 
     def version(self, harness: Harness) -> str:
@@ -294,7 +296,9 @@ async def _score(slot: Slot, arena: Arena, workspace: Path, row: Mapping[str, An
     for left in reversed(range(arena.tries)):
         name = f"{row['rollout']}-verify{arena.tries - 1 - left or ''}"
         try:
-            verdict = await verify(task.folder, workspace, task.verifier_timeout_s, arena.sandbox, name, task.image)
+            verdict = await verify(
+                task.folder, workspace, task.verifier_timeout_s, arena.sandbox, name, task.image, arena.judge
+            )
             break
         except InfrastructureError:
             if not left:

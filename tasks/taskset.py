@@ -22,6 +22,7 @@ from proxy_addons.errors import ConfigError
 from proxy_addons.errors import OpenForgeError
 from proxy_addons.hosts import check_hosts
 from proxy_addons.identity import check_name
+from tasks.rewards.rubric import read_rubric
 from tasks.rewards.scoring import read_scoring
 
 _DEFAULT_TIMEOUT_S = 600.0
@@ -33,7 +34,8 @@ class Task:
 
     `allow_hosts` are what its sandbox may reach, `model_hosts` what the policy stands in for there besides the known
     model APIs (`proxy_addons.egress`); without any the sandbox has no way out but the base URL. `image` is its
-    container image, `memory_mb` and `cpus` what it asks for; None where it does not say.
+    container image, `memory_mb` and `cpus` what it asks for; None where it does not say. `judged`: its reward counts a
+    rubric, so that a judge must be configured.
     """
 
     id: str
@@ -49,6 +51,7 @@ class Task:
     image: str | None = None
     memory_mb: int | None = None
     cpus: float | None = None
+    judged: bool = False
 
     @property
     def environment(self) -> Path:
@@ -109,8 +112,11 @@ def _read(folder: Path) -> tuple[Task | None, list[str]]:
     problems += wrong
     if settings:
         try:
-            compared = read_scoring(folder).outcome in ("exact", "math")
-            if compared and not (folder / "tests/expected.txt").is_file():
+            scoring = read_scoring(folder)
+            settings["judged"] = scoring.wants_judge
+            if scoring.wants_judge:
+                read_rubric(folder)
+            if scoring.outcome in ("exact", "math") and not (folder / "tests/expected.txt").is_file():
                 problems.append("tests/expected.txt is missing; the answer is compared with it")
         except ConfigError as error:
             problems += str(error).splitlines()

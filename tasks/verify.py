@@ -31,6 +31,7 @@ from proxy_addons.errors import InfrastructureError
 from proxy_addons.errors import VerifierError
 from tasks.rewards import answers
 from tasks.rewards import reports
+from tasks.rewards.rubric import Judge
 from tasks.rewards.scoring import Scoring
 from tasks.rewards.scoring import compose
 from tasks.rewards.scoring import read_scoring
@@ -103,14 +104,19 @@ async def verify(
     sandbox: Sandbox,
     name: str | None = None,
     image: str | None = None,
+    judge: Judge | None = None,
 ) -> Verdict:
     """Run the task's test.sh on a copy of `workspace`; `name` is the sandbox's, for `reap`, `image` the task's.
+    `judge` is asked about a task with a rubric, unless its outcome is below the gate already.
 
-    Raises ConfigError if the task has no tests and InfrastructureError if the sandbox cannot be started or is lost.
+    Raises ConfigError if the task has no tests, or no judge is there for its rubric, and InfrastructureError if the
+    sandbox cannot be started or is lost.
     """
     if not (task_folder / "tests/test.sh").is_file():
         raise ConfigError(f"task {task_folder.name}: tests/test.sh is missing; it writes the reward")
     scoring = read_scoring(task_folder)
+    if scoring.wants_judge and judge is None:
+        raise ConfigError(f"task {task_folder.name}: its reward counts a rubric, and no judge is configured")
     with tempfile.TemporaryDirectory(prefix="openforge-verify-") as temporary:
         place = Path(temporary)
         try:
@@ -119,6 +125,8 @@ async def verify(
             return Verdict(None, {}, str(error), ("workspace not scored",))
         if scoring.outcome in ("exact", "math"):
             return await _compare(scoring, task_folder, place / "workspace", flags)
+        if scoring.outcome == "rubric":
+            return await _judged(judge, task_folder, place / "workspace", flags)
         outcome = await sandbox.run(
             Spec(
                 name=name or f"verify-{uuid.uuid4().hex[:12]}",
@@ -137,6 +145,8 @@ async def verify(
             raise InfrastructureError(f"the verifier's sandbox was lost: {outcome.detail}")
         try:
             parts = _read(outcome, place / "verdict", scoring)
+            if judge and scoring.wants_judge and parts.get(scoring.outcome, 0.0) >= scoring.gate:
+                parts["rubric"] = await judge.score(task_folder, place / "workspace")
             reward = compose(scoring, parts)
         except VerifierError as error:
             if outcome.reason == "killed" and _OUTLIVED in _said(outcome):
@@ -145,6 +155,15 @@ async def verify(
         if scoring == Scoring():
             del parts["reward"]  # it is the reward
         return Verdict(reward, parts, f"test.sh exited with {outcome.exit_code}{_said(outcome)}", flags)
+
+
+async def _judged(judge: Judge | None, task_folder: Path, workspace: Path, flags: tuple[str, ...]) -> Verdict:
+    assert judge is not None
+    try:
+        reward = await judge.score(task_folder, workspace)
+    except VerifierError as error:
+        return Verdict(None, {}, str(error), flags)
+    return Verdict(reward, {}, f"judged by {judge.client.provider.model}", flags)
 
 
 def _lay_out(task_folder: Path, workspace: Path, place: Path) -> tuple[str, ...]:

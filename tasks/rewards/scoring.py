@@ -1,6 +1,6 @@
 """How the parts of a verdict become one reward, as a task's `task.toml` says under `[metadata.reward]`:
 
-    outcome = "reward"                      # what decides: reward (the default), tests, exact or math
+    outcome = "reward"                      # what decides: reward (the default), tests, exact, math or rubric
     weights = { reward = 0.9, style = 0.1 } # without weights the outcome is the reward
     gate = 1.0                              # below it the reward is 0; 0 turns the gate off
 
@@ -32,7 +32,7 @@ class Scoring(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    outcome: Literal["reward", "tests", "exact", "math"] = "reward"
+    outcome: Literal["reward", "tests", "exact", "math", "rubric"] = "reward"
     weights: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(default_factory=dict)
     gate: float = Field(default=1.0, ge=0, le=1)
     answer: str = "answer.txt"
@@ -41,7 +41,7 @@ class Scoring(BaseModel):
     def _check(self) -> "Scoring":
         if Path(self.answer).is_absolute() or ".." in Path(self.answer).parts:
             raise ValueError("answer must be a path in the workspace")
-        if self.weights and self.outcome in ("exact", "math"):
+        if self.weights and self.outcome in ("exact", "math", "rubric"):
             raise ValueError(f"weights are for what test.sh gives, and outcome {self.outcome} does not run it")
         return self
 
@@ -49,6 +49,11 @@ class Scoring(BaseModel):
     def wants_tests(self) -> bool:
         """Whether a report of single tests is needed."""
         return self.outcome == "tests" or "tests" in self.weights
+
+    @property
+    def wants_judge(self) -> bool:
+        """Whether a model has to judge by the task's rubric (`rewards.rubric`)."""
+        return self.outcome == "rubric" or "rubric" in self.weights
 
 
 def read_scoring(task_folder: Path) -> Scoring:
@@ -67,14 +72,17 @@ def read_scoring(task_folder: Path) -> Scoring:
 
 
 def compose(scoring: Scoring, parts: Mapping[str, float]) -> float:
-    """One reward in 0..1 of named parts. Raises VerifierError if a part that counts is missing or outside 0..1."""
+    """One reward in 0..1 of named parts. Raises VerifierError if a part that counts is missing or outside 0..1; below
+    the gate only the outcome counts."""
     weights = scoring.weights or {scoring.outcome: 1.0}
-    for name in (scoring.outcome, *weights):
-        if name not in parts:
-            raise VerifierError(f"{name} counts in this task's reward, and the verifier gave none")
-        if not 0 <= parts[name] <= 1:
-            raise VerifierError(f"{name} is {parts[name]}, not a number from 0 to 1, and counts in this task's reward")
-    if scoring.weights and parts[scoring.outcome] < scoring.gate:
+    if scoring.weights and _part(parts, scoring.outcome) < scoring.gate:
         return 0.0
-    total = sum(weights.values())
-    return sum(weight * parts[name] for name, weight in weights.items()) / total
+    return sum(weight * _part(parts, name) for name, weight in weights.items()) / sum(weights.values())
+
+
+def _part(parts: Mapping[str, float], name: str) -> float:
+    if name not in parts:
+        raise VerifierError(f"{name} counts in this task's reward, and the verifier gave none")
+    if not 0 <= parts[name] <= 1:
+        raise VerifierError(f"{name} is {parts[name]}, not a number from 0 to 1, and counts in this task's reward")
+    return parts[name]
