@@ -87,7 +87,13 @@ TASKS = pa.schema(
 
 
 def plan(
-    run: str, tasks: Sequence[Task], harnesses: Sequence[Harness], split: str, count: int | None, attempts: int
+    run: str,
+    tasks: Sequence[Task],
+    harnesses: Sequence[Harness],
+    split: str,
+    count: int | None,
+    attempts: int,
+    kind: str = STAGE,
 ) -> list[Group]:
     """`count` tasks of `split` (or of all splits), the same ones every time, `attempts` of each in each harness.
 
@@ -100,7 +106,7 @@ def plan(
         raise ConfigError(f"task_count: {count} asked for, the set has {len(found)} of split {split!r}")
     size = attempts * len(harnesses)
     return [
-        [Slot(Rollout(run, 0, task.id, s), task, harnesses[s % len(harnesses)], STAGE) for s in range(size)]
+        [Slot(Rollout(run, 0, task.id, s), task, harnesses[s % len(harnesses)], kind) for s in range(size)]
         for task in random.Random("heldout").sample(found, count)
     ]
 

@@ -38,9 +38,12 @@ def rl_batch(rows: Sequence[Row], advantages: Mapping[str, float], weighting: We
     )
 
 
-def sft_batch(rows: Sequence[Row]) -> TensorDict:
-    """A batch for veRL's SFT loss and for scoring, of shape (rows,); `loss_mask` runs along the whole row."""
-    return _batch(rows, loss_mask=_nested([row.mask for row in rows], torch.int64))
+def sft_batch(rows: Sequence[Row], weighting: Weighting = "token") -> TensorDict:
+    """A batch for veRL's SFT loss and for scoring, of shape (rows,); `loss_mask` runs along the whole row and holds the
+    token's weight in the loss."""
+    weights = row_weights(rows, weighting)
+    masks = [[weight * bit for bit in row.mask] for row, weight in zip(rows, weights, strict=True)]
+    return _batch(rows, loss_mask=_nested(masks, torch.float32))
 
 
 def _batch(rows: Sequence[Row], **tensors: torch.Tensor) -> TensorDict:

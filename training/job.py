@@ -12,6 +12,9 @@ Advantage = Literal["grpo", "dr_grpo", "rloo", "grpo_passk"]
 Loss = Literal["ppo", "gspo", "cispo"]
 Weighting = Literal["token", "row", "rollout"]
 
+BEST = "best.json"
+"""In the folder of checkpoints: names the one to keep beside the newest. Who measures them writes it."""
+
 EXIT_CODES = {"ConfigError": 2, "InfrastructureError": 3}
 """Exit code of a training process by failure class; 0 is success, anything else a crash (infrastructure)."""
 
@@ -89,6 +92,8 @@ class SftSettings(TrainSettings):
     share. A new model learns to look back in a short text long before it does in a long one."""
     steps: int = Field(default=100, ge=1)
     """Optimizer steps on whole rows, after those."""
+    passes: int | None = Field(default=None, ge=1)
+    """Passes over the whole rows instead of `steps`; the learning rate then rises in a tenth of the steps."""
     batch_rows: int = Field(default=12, ge=1)
     """Rows per optimizer step."""
 

@@ -44,9 +44,9 @@ Schedule = Literal["constant", "cosine"]
 
 _SCHEDULES: dict[Schedule, dict[str, Any]] = {
     # An update goes on where the one before stopped: no warm-up.
-    "constant": {"lr_warmup_steps": 0},
-    # A fit from nothing in a few hundred steps: ease in, forget fast, and do not end at a rate of 0.
-    "cosine": {"lr_warmup_steps": 30, "min_lr_ratio": 0.1, "betas": (0.9, 0.95)},
+    "constant": {},
+    # A fit in a few hundred steps: ease in, forget fast, and do not end at a rate of 0.
+    "cosine": {"min_lr_ratio": 0.1, "betas": (0.9, 0.95)},
 }
 
 
@@ -61,11 +61,17 @@ def seed_everything(seed: int, step: int) -> None:
 class Learner:
     """The weights in `model_dir` (a Hugging Face folder) with an optimizer.
 
-    `schedule` "cosine" falls to 0 after `total_steps` optimizer steps.
+    `schedule` "cosine" rises for `warmup_steps` optimizer steps and falls until `total_steps`.
     """
 
     def __init__(
-        self, model_dir: Path, settings: TrainSettings, *, schedule: Schedule = "constant", total_steps: int = 1
+        self,
+        model_dir: Path,
+        settings: TrainSettings,
+        *,
+        schedule: Schedule = "constant",
+        warmup_steps: int = 0,
+        total_steps: int = 1,
     ) -> None:
         self.settings = settings
         torch.set_num_threads(settings.threads)
@@ -98,6 +104,7 @@ class Learner:
                 weight_decay=settings.weight_decay,
                 clip_grad=settings.clip_grad,
                 lr_scheduler_type=schedule,
+                lr_warmup_steps=warmup_steps,
                 total_training_steps=total_steps,
                 **_SCHEDULES[schedule],
             ),
@@ -152,9 +159,10 @@ class Learner:
         }
 
     def imitate(self, rows: Sequence[Row]) -> dict[str, float]:
-        """One optimizer step of cross entropy on the rows' trained tokens; `loss` is its mean per token (nats)."""
+        """One optimizer step of cross entropy on the rows' trained tokens; `loss` is its mean per token (nats), as
+        `weighting` weighs them."""
         self._worker.set_loss_fn(_cross_entropy)
-        numbers = self._optimize(self._sized(sft_batch(rows), rows))
+        numbers = self._optimize(self._sized(sft_batch(rows, self.settings.weighting), rows))
         self._worker.engine.lr_scheduler_step()
         return numbers
 

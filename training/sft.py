@@ -1,5 +1,6 @@
 """Warm start: cross entropy on the sampled tokens of recorded rows, with the same engine as the RL update."""
 
+import math
 import random
 import shutil
 import time
@@ -20,6 +21,9 @@ from training.checkpoint import export
 from training.cpu_platform import select_device
 from training.job import SftSettings
 from training.rows import Row
+
+WARMUP = 30
+"""Steps in which the learning rate rises, where the fit is not told in passes."""
 
 
 def fit(
@@ -43,13 +47,17 @@ def fit(
     from training.learner import seed_everything
 
     start = time.perf_counter()
-    total = settings.opening_steps + settings.steps
-    learner = Learner(model_dir, settings, schedule="cosine", total_steps=total)
+    whole = settings.steps
+    if settings.passes is not None:
+        whole = settings.passes * math.ceil(len(rows) / settings.batch_rows)
+    total = settings.opening_steps + whole
+    warmup = WARMUP if settings.passes is None else max(1, total // 10)
+    learner = Learner(model_dir, settings, schedule="cosine", warmup_steps=warmup, total_steps=total)
     seed_everything(seed, 0)
     short = [without_opening(row, (openings or {}).get(row.rollout, 0)) for row in rows]
     plan = chain(
         islice(batches(short, settings.batch_rows, seed), settings.opening_steps),
-        islice(batches(rows, settings.batch_rows, seed + 1), settings.steps),
+        islice(batches(rows, settings.batch_rows, seed + 1), whole),
     )
     steps = []
     for number, batch in enumerate(plan, 1):
@@ -64,7 +72,7 @@ def fit(
     tenths = [steps[i * total // 10 : (i + 1) * total // 10] for i in range(10)]
     return {
         "optimizer_steps": total,
-        "trained_tokens": sum(int(s["tokens"]) for s in steps),
+        "trained_tokens": sum(round(s["tokens"]) for s in steps),
         "loss": [sum(s["loss"] * s["tokens"] for s in t) / sum(s["tokens"] for s in t) for t in tenths if t],
         "grad_norm": max(s["grad_norm"] for s in steps),
         "seconds": round(time.perf_counter() - start, 3),
