@@ -29,7 +29,7 @@ find_python() {
 }
 endef
 
-.PHONY: help setup harnesses harnesses-all doctor train evaluate stop test test-harnesses lint warm-start model-smollm2 engine-vllm bench-proxy bench-records soak-proxy bench-rollouts bench-chaos tasks-validate tasks-canaries clean
+.PHONY: help setup harnesses harnesses-all doctor train train-long evaluate sft stop test test-harnesses lint warm-start model-smollm2 engine-vllm bench-proxy bench-records soak-proxy bench-train bench-rollouts bench-chaos tasks-validate tasks-canaries clean
 
 help:  ## list the chores
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -123,8 +123,19 @@ doctor: setup  ## check what a run needs, line by line; PROFILE=kubernetes looks
 train: setup harnesses  ## train on this machine; CONFIG='{"epochs": 2}' gives values, KEEP=1 leaves Prefect running
 	@.venv/bin/python -m flows.local_stack train
 
+LONG := "evaluate_every": 1, "heldout_samples": 2
+
+train-long: setup harnesses  ## two seeds, measured on held-out tasks after each epoch; runs/results.md
+	@for seed in 0 1; do
+	    CONFIG="{\"run\": \"long-$$seed\", \"seed\": $$seed, $(subst ",\",$(LONG))}" .venv/bin/python -m flows.local_stack train
+	done
+	.venv/bin/python -m tasks.results runs/results.md runs/long-0 runs/long-1
+
 evaluate: setup harnesses  ## measure a policy in its harnesses; CONFIG='{"model": "tiny", "k": 4}' gives values
 	@.venv/bin/python -m flows.local_stack evaluate
+
+sft: setup harnesses  ## fit a model to a teacher's successful rollouts; CONFIG='{"teacher": "self"}' gives values
+	@.venv/bin/python -m flows.local_stack sft
 
 tasks-validate: .venv/.ready  ## check the task set DIR, one line per problem
 	@[ -n "$(DIR)" ] || { echo "tasks-validate: say which: make tasks-validate DIR=folder"; exit 1; }
@@ -184,6 +195,10 @@ bench-records: setup  ## what a long conversation costs, and what its records ta
 
 soak-proxy: setup  ## 20,000 calls and 1,000 kills of the proxy, 15 minutes at most; bench/out/soak.json
 	@.venv/bin/python -m bench.soak --minutes 15
+
+bench-train: setup harnesses  ## our update beside a plain PyTorch loop, and rows with and without merging; bench/out/train.json
+	@.venv/bin/python -m bench.train
+
 bench-rollouts: setup  ## the controller of rollouts on Kubernetes, against the test cluster; bench/out/rollouts.json
 	@.venv/bin/python -m bench.rollouts
 

@@ -26,6 +26,7 @@ from pydantic_core import ErrorDetails
 
 from proxy_addons.errors import ConfigError
 from proxy_addons.identity import check_name
+from tasks.rewards.rubric import JudgeConfig
 from training.job import Advantage
 from training.job import Loss
 from training.job import Weighting
@@ -197,6 +198,9 @@ class RolloutConfig(Part):
         default="auto", description="local sandbox; auto takes runc if it works; a cluster has Jobs instead"
     )
     limits: LimitsConfig = LimitsConfig()
+    judge: JudgeConfig | None = Field(
+        default=None, description="the model that judges tasks with a rubric; without one they are refused"
+    )
     kubernetes: KubernetesConfig = KubernetesConfig()
 
     @field_validator("run")
@@ -234,7 +238,13 @@ class RunConfig(RolloutConfig):
     heldout_tasks: int = Field(default=4, ge=0, description="tasks never trained on, for measuring before and after")
     heldout_samples: int = Field(default=2, ge=1, le=256, description="rollouts of each held-out task")
     evaluate_first: bool = Field(default=True, description="measure on the held-out tasks before training")
+    evaluate_every: int | None = Field(
+        default=None, ge=1, description="measure on the held-out tasks after every so many epochs too; empty: never"
+    )
     evaluate_last: bool = Field(default=True, description="measure on the held-out tasks after training")
+    loggers: list[Literal["tensorboard", "wandb", "mlflow"]] = Field(
+        default=[], description="where the numbers of each epoch go beside the report, through veRL"
+    )
     training: TrainingConfig = TrainingConfig()
 
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from collections.abc import Callable
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import replace
@@ -36,6 +37,7 @@ from proxy_addons.live import Limits
 from proxy_addons.packing import pack
 from tasks import engines
 from tasks import harnesses
+from tasks import metrics
 from tasks.engines import check_engines
 from tasks.epoch import Group
 from tasks.epoch import check_progress
@@ -48,13 +50,16 @@ from tasks.epoch import stage
 from tasks.proxy import proxy_python
 from tasks.proxy import running_proxy
 from tasks.report import epoch_table
+from tasks.report import success
 from tasks.report import summarise
 from tasks.report import write_rendering
 from tasks.report import write_report
+from tasks.rewards.rubric import Judge
 from tasks.rollout import Arena
 from tasks.run import ROOT
 from tasks.run import RunFolder
 from tasks.run import held
+from tasks.run import keep_best
 from tasks.run import load_tasks
 from tasks.run import model_folder
 from tasks.run import open_run
@@ -62,6 +67,7 @@ from tasks.sandboxes import choose
 from tasks.sandboxes.kubernetes import Kubernetes
 from tasks.stand_in import StandIn
 from tasks.taskset import Task as LearnTask
+from tasks.update import Trainer
 from tasks.update import train
 from training.policy_server import PolicyServer
 from training.policy_server import running_policy_server
@@ -81,6 +87,7 @@ class Session(Generic[Config]):
     base_model: Path
     policies: Sequence[PolicyServer]
     arena: Arena
+    trainer: Trainer
 
 
 @flow(name="openforge", log_prints=True)
@@ -91,7 +98,7 @@ async def openforge(config: RunConfig = DEFAULTS) -> str:
         config: what to train, on what, for how long. Fields left out come from the profile.
     """
     config = load_config(config)
-    async with open_session(config) as session:
+    async with open_session(config) as session, tracking(session) as log:
         if config.evaluate_first:
             await evaluate(session, "before", 0)
         for epoch in range(1, config.epochs + 1):
@@ -99,9 +106,25 @@ async def openforge(config: RunConfig = DEFAULTS) -> str:
                 await collect(session, epoch)
                 await update(session, epoch)
             await asyncio.to_thread(pack, str(session.run.epoch(epoch) / "calls"))
+            log(epoch)
+            last = epoch == config.epochs and config.evaluate_last
+            if config.evaluate_every and epoch % config.evaluate_every == 0 and not last:
+                await evaluate(session, f"{epoch:03}", epoch)
         if config.evaluate_last:
             await evaluate(session, "after", config.epochs)
     return await report(session)
+
+
+@contextlib.asynccontextmanager
+async def tracking(session: Session[RunConfig]) -> AsyncIterator[Callable[[int], None]]:
+    """A function that sends an epoch's numbers to the configured loggers; it does nothing if there are none."""
+    with metrics.tracker(session.config.loggers, session.run.path, session.run.config) as send:
+
+        def log(epoch: int) -> None:
+            if session.config.loggers:
+                send(metrics.numbers(*summarise(session.run.path), epoch), epoch)
+
+        yield log
 
 
 @contextlib.asynccontextmanager
@@ -115,6 +138,9 @@ async def open_session(config: Config, stand_in: StandIn | None = None) -> Async
     name = config.run or new_run_name(datetime.now())
     base = model_folder(config.model)
     tasks = load_tasks(config.tasks)
+    judge = Judge(config.judge, ROOT / ".openforge" / "judge") if config.judge else None
+    if not judge and (judged := [task.id for task in tasks if task.judged]):
+        raise ConfigError(f"judge: {len(judged)} tasks, {judged[0]} among them, have a rubric; say who judges them")
     chosen = [harnesses.load(harness) for harness in config.harnesses]
     root = ROOT / harnesses.INSTALL
     on_cluster = config.profile == "kubernetes"
@@ -167,9 +193,12 @@ async def open_session(config: Config, stand_in: StandIn | None = None) -> Async
             timeout_s=config.rollout_timeout_s,
             tries=config.retries,
             slots=asyncio.Semaphore(config.concurrency),
+            judge=judge,
             versions=versions,
         )
-        yield Session(config, name, run, tasks, chosen, base, policies, arena)
+        trainer = Trainer(run.path / "logs" / "train.log")
+        stack.callback(trainer.stop)
+        yield Session(config, name, run, tasks, chosen, base, policies, arena, trainer)
 
 
 @contextlib.asynccontextmanager
@@ -215,7 +244,9 @@ async def evaluate(session: Session[RunConfig], when: str, epoch: int) -> None:
         config.heldout_samples,
     )
     await publish(session, epoch)
-    await run_stage(session, session.run.path / f"eval-{when}", groups, f"evaluate_{when}", epoch)
+    folder = session.run.path / f"eval-{when}"
+    await run_stage(session, folder, groups, f"evaluate_{when}", epoch)
+    await asyncio.to_thread(keep_best, session.run, epoch, success(folder))
 
 
 async def run_stage(session: Session[Any], folder: Path, groups: list[Group], name: str, epoch: int) -> None:
@@ -272,7 +303,8 @@ async def update(session: Session[RunConfig], epoch: int) -> None:
         refresh_cache=True,
     )
     async def train_epoch(run: str, epoch: int) -> dict[str, Any]:
-        return await train(session.run, session.base_model, epoch, config.seed, config.training.model_dump())
+        settings = config.training.model_dump()
+        return await train(session.run, session.base_model, epoch, config.seed, settings, session.trainer)
 
     with stage(session.run.path, "train", epoch):
         result = await train_epoch(session.name, epoch)

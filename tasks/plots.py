@@ -34,6 +34,8 @@ def draw(summary: Mapping[str, Any], epochs: Epochs) -> dict[str, bytes]:
     with mpl.rc_context(_STYLE):
         if summary["heldout_by_harness"]:
             pictures["heldout"] = _picture(lambda axes: _heldout(axes, summary["heldout_by_harness"]))
+        if summary["heldout_by_epoch"]:
+            pictures["heldout_by_epoch"] = _picture(lambda axes: _heldout_by_epoch(axes, summary["heldout_by_epoch"]))
         if epochs:
             pictures["success"] = _picture(lambda axes: _success(axes, epochs))
             for name, title in _LINES.items():
@@ -44,6 +46,18 @@ def draw(summary: Mapping[str, Any], epochs: Epochs) -> dict[str, bytes]:
             if any(epoch["failures"] for epoch in epochs):
                 pictures["failures"] = _picture(lambda axes: _stacked(axes, epochs, "failures", "rollouts by failure"))
     return pictures
+
+
+def draw_runs(summaries: Sequence[Mapping[str, Any]]) -> bytes:
+    """The held-out success of several runs after each epoch, as one SVG."""
+
+    def paint(axes: Axes) -> None:
+        for summary in summaries:
+            _heldout_by_epoch(axes, summary["heldout_by_epoch"], f"seed {summary['seed']}")
+        axes.legend()
+
+    with mpl.rc_context(_STYLE):
+        return _picture(paint)
 
 
 def _picture(paint: Callable[[Axes], None], width: float = 5.0) -> bytes:
@@ -86,6 +100,15 @@ def _heldout(axes: Axes, by_harness: Mapping[str, Mapping[str, Any]]) -> None:
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.set_title("held-out success, 95 % intervals")
     axes.legend()
+
+
+def _heldout_by_epoch(axes: Axes, measured: Sequence[Mapping[str, Any]], label: str | None = None) -> None:
+    known = [each for each in measured if each["rate"] is not None]
+    numbers, rates = [each["epoch"] for each in known], [each["rate"] for each in known]
+    axes.errorbar(numbers, rates, yerr=_whiskers(known), fmt="o-", capsize=3, label=label)
+    axes.set_ylim(-0.03, 1.03)
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    _over_epochs(axes, "held-out success, 95 % intervals")
 
 
 def _line(axes: Axes, epochs: Epochs, name: str, title: str) -> None:

@@ -1,4 +1,4 @@
-"""What a run came to, read from its folder: numbers (`summary.json`) and a page (`report.html`).
+"""What a run came to, read from its folder: numbers (`summary.json`, `metrics.parquet`) and a page (`report.html`).
 
 Only files are read, so a run that failed half-way has a report of what there is. What is unknown is None and "–".
 """
@@ -22,6 +22,7 @@ from proxy_addons import records
 from proxy_addons.findings import Severity
 from proxy_addons.findings import by_severity
 from proxy_addons.findings import lookup
+from tasks import metrics
 from tasks import plots
 from tasks.statistics import Rate
 from tasks.statistics import difference
@@ -39,13 +40,14 @@ def summarise(run_dir: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     run = json.loads((run_dir / "run.json").read_text())
     stages = _read_stages(run_dir / "stages.jsonl")
     before, after = (_read_rows(run_dir / f"eval-{when}") for when in ("before", "after"))
-    folders = sorted(run_dir.glob("epoch-[0-9]*"))
-    tries = {int(folder.name.removeprefix("epoch-")): _read_rows(folder) for folder in folders}
+    between = {int(folder.name.removeprefix("eval-")): _read_rows(folder) for folder in _numbered(run_dir, "eval-")}
+    tries = {int(folder.name.removeprefix("epoch-")): _read_rows(folder) for folder in _numbered(run_dir, "epoch-")}
     epochs = [
         _epoch(number, rows, _read_json(run_dir / f"epoch-{number:03}" / "train.json"), stages)
         for number, rows in tries.items()
     ]
-    everything = [*before, *(row for rows in tries.values() for row in rows), *after]
+    parts = (before, *tries.values(), *between.values(), after)
+    everything = [row for rows in parts for row in rows]
     last = last_tries(everything)
     rates = {"before": _success(before), "after": _success(after)}
     gain = difference(rates["before"], rates["after"])
@@ -59,6 +61,8 @@ def summarise(run_dir: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         "heldout_after": asdict(rates["after"]) if after else None,
         "heldout_gain": dict(zip(("difference", "lo", "hi"), gain, strict=True)) if gain else None,
         "heldout_by_harness": _by_harness(before, after),
+        "heldout_by_epoch": _by_epoch(before, between, after, run["config"].get("epochs")),
+        "best": _read_json(run_dir / "checkpoints" / "best.json"),
         "rollouts": len(last),
         "unscored": sum(not is_scored(row) for row in last),
         "infra_failures": sum(row["error_class"] == "InfrastructureError" for row in everything),
@@ -91,6 +95,7 @@ def write_report(run_dir: Path, summary: dict[str, Any], epochs: list[dict[str, 
     pictures = {name: base64.b64encode(svg).decode() for name, svg in drawn.items()}
     page = render("report.html.j2", summary=summary, epochs=epochs, pictures=pictures, epoch_table=epoch_table(epochs))
     write_text(run_dir / "report.html", page)
+    metrics.write(run_dir, summary, epochs)
     return run_dir / "report.html"
 
 
@@ -161,6 +166,7 @@ _FROM_TRAINER = (
     "ppo_kl",
     "grad_norm",
     "clip_fraction",
+    "entropy_estimate",
     "refused",
     "excluded",
     "groups",
@@ -215,6 +221,25 @@ def is_scored(row: Row) -> bool:
 
 def _success(tries: Iterable[Row]) -> Rate:
     return rate(row["reward"] >= SUCCESS for row in last_tries(tries) if is_scored(row))
+
+
+def success(folder: Path) -> Rate:
+    """The success of a stage's rollouts."""
+    return _success(_read_rows(folder))
+
+
+def _numbered(run_dir: Path, prefix: str) -> list[Path]:
+    return sorted(run_dir.glob(f"{prefix}[0-9]*"))
+
+
+def _by_epoch(
+    before: Sequence[Row], between: Mapping[int, Sequence[Row]], after: Sequence[Row], epochs: int | None
+) -> list[dict[str, Any]]:
+    """Held-out success after so many epochs, in order; empty if it was only measured before and after."""
+    if not between:
+        return []
+    measured = {0: before, **between, **({epochs: after} if epochs else {})}
+    return [{"epoch": epoch, **asdict(_success(rows))} for epoch, rows in measured.items() if rows]
 
 
 def _by_harness(before: Sequence[Row], after: Sequence[Row]) -> dict[str, dict[str, Any]]:

@@ -1,7 +1,7 @@
 """A run's folder: what it was asked to do, where its parts lie, and what it has got so far.
 
 runs/<run>/run.json                      the configuration it started with
-runs/<run>/{eval-before,epoch-001,…,eval-after}/{calls/,rollouts/,rollouts.parquet}
+runs/<run>/{eval-before,epoch-001,eval-001,…,eval-after}/{calls/,rollouts/,rollouts.parquet}
 runs/<run>/epoch-001/train.json          the trainer's result
 runs/<run>/checkpoints/                  optimizer state and exported model folders
 runs/<run>/capability.json               what the engines can do, as measured at the last start
@@ -12,7 +12,9 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
+from collections.abc import Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,10 @@ from typing import Any
 from proxy_addons.errors import ConfigError
 from tasks import builtin
 from tasks import taskset
+from tasks.report import write_text
+from tasks.statistics import Rate
 from tasks.taskset import Task
+from training.job import BEST
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = ROOT / "models"
@@ -30,9 +35,10 @@ BUILTIN_TRAIN, BUILTIN_HELDOUT = 240, 60
 # What may differ when a run is taken up again: how it is carried out and how long, not what it is.
 MAY_CHANGE = frozenset(
     {
-        *("epochs", "evaluate_first", "evaluate_last"),
-        *("concurrency", "retries", "profile", "sandbox", "limits", "engine", "engine_replicas", "kubernetes"),
+        *("epochs", "evaluate_first", "evaluate_every", "evaluate_last", "loggers"),
+        *("concurrency", "retries", "profile", "sandbox", "limits", "engine", "engine_replicas", "kubernetes", "judge"),
         *("prices", "compare"),
+        *("fit", "keep", "alike", "min_reward"),
     }
 )
 
@@ -62,6 +68,19 @@ class RunFolder:
         return base, 0
 
 
+def keep_best(run: RunFolder, epoch: int, success: Rate) -> None:
+    """Name the checkpoint after `epoch` in `checkpoints/best.json` if no held-out success so far is as high; it is
+    then kept for as long as it is the best. Nothing happens before the first update or without a verdict."""
+    _, version = run.weights(epoch, Path())
+    if not version or success.rate is None:
+        return
+    file = run.path / "checkpoints" / BEST
+    best = json.loads(file.read_text()) if file.exists() else None
+    if best is None or success.rate > best["rate"]:
+        checkpoint = Path(run.train_result(version)["checkpoint"]).name  # type: ignore[index]  # it has weights
+        write_text(file, json.dumps({"checkpoint": checkpoint, "epoch": epoch, **asdict(success)}))
+
+
 def open_run(name: str, runs_dir: str, config: dict[str, Any]) -> RunFolder:
     """Make a run's folder, or take the run of that name up again.
 
@@ -71,8 +90,8 @@ def open_run(name: str, runs_dir: str, config: dict[str, Any]) -> RunFolder:
     file = path / "run.json"
     if file.exists():
         before = json.loads(file.read_text())["config"]
-        if ("attempts" in before) != ("attempts" in config):
-            raise ConfigError(f"run {name!r} is a run of another flow (training or evaluation): choose another name")
+        if _flow(before) != _flow(config):
+            raise ConfigError(f"run {name!r} is {_flow(before)}: choose another name")
         differ = [
             f"{key} was {before[key]!r}, now {config[key]!r}"
             for key in config
@@ -86,6 +105,12 @@ def open_run(name: str, runs_dir: str, config: dict[str, Any]) -> RunFolder:
     temporary.write_text(text)
     os.replace(temporary, file)
     return RunFolder(path, config)
+
+
+def _flow(config: Mapping[str, Any]) -> str:
+    """What the run of such a configuration is, by a field that it alone has."""
+    kinds = {"fit": "a supervised fit", "attempts": "an evaluation"}
+    return next((kind for field, kind in kinds.items() if field in config), "a training run")
 
 
 @contextmanager

@@ -4,6 +4,7 @@
                                /hf/          the same weights as a Hugging Face folder, tokenizer included
                                /state.json   epoch, seed, weight version
     <checkpoint_dir>/latest.json             names the newest whole checkpoint
+    <checkpoint_dir>/best.json               names the best on the held-out tasks, where the flow measured several
 
 A checkpoint is written under a temporary name and renamed when it is whole; `latest.json` follows last, so a crash at
 any moment leaves the one before in place. The order of the data needs no file: it is drawn from (seed, epoch). veRL's
@@ -23,6 +24,7 @@ from transformers import AutoModelForCausalLM
 
 from proxy_addons.errors import ConfigError
 from proxy_addons.errors import InfrastructureError
+from training.job import BEST
 from training.rows import Row
 
 PROBE_TOKENS = 256
@@ -71,9 +73,15 @@ def save_checkpoint(
     pointer.write_text(json.dumps({"checkpoint": final.name}))
     os.replace(pointer, directory / "latest.json")
     for old in sorted(directory.glob("epoch-*"))[: -max(keep, 2)]:
-        if old != final:
+        if old not in (final, _best(directory)):
             shutil.rmtree(old)
     return final
+
+
+def _best(directory: Path) -> Path | None:
+    """The checkpoint that did best on the held-out tasks, if they were measured."""
+    file = directory / BEST
+    return directory / str(json.loads(file.read_text())["checkpoint"]) if file.exists() else None
 
 
 def latest(directory: Path) -> Path | None:

@@ -8,6 +8,7 @@ import pytest
 
 from proxy_addons import records
 from proxy_addons.identity import Rollout
+from tasks import metrics
 from tasks.report import duration
 from tasks.report import epoch_table
 from tasks.report import number
@@ -114,6 +115,24 @@ def test_summary_of_a_finished_run(finished: Path) -> None:
     assert summary["samples_per_rollout"] == 2.0  # 12 rows of 6 rollouts trained
     assert summary["resumed_rollouts"] == 3
     assert summary["wall_s"]["rollout"] == 60.0
+
+
+def test_held_out_success_after_each_epoch(finished: Path) -> None:
+    assert summarise(finished)[0]["heldout_by_epoch"] == []
+    write_rows(finished / "eval-001", [row(1, f"h{i}", 0, "heldout_001", reward=float(i < 2)) for i in range(4)])
+    config = CONFIG | {"epochs": 2}
+    (finished / "run.json").write_text(json.dumps({"run": "r", "seed": 3, "model": "tiny", "config": config}))
+    summary, epochs = summarise(finished)
+    assert [(each["epoch"], each["k"], each["n"]) for each in summary["heldout_by_epoch"]] == [
+        (0, 1, 4),
+        (1, 2, 4),
+        (2, 3, 4),
+    ]
+    assert summary["rollouts"] == 22
+    page = write_report(finished, summary, epochs).read_text()
+    assert '<img alt="heldout_by_epoch"' in page and "<th>after epoch</th>" in page
+    table = records.read(str(finished / "metrics.parquet"), metrics.METRICS)
+    assert [each["heldout_success"] for each in table] == [0.5, 0.75]
 
 
 def test_what_was_measured_of_the_engines_is_shown(finished: Path) -> None:

@@ -1,11 +1,14 @@
+import json
 from pathlib import Path
 
 import pytest
 
 from proxy_addons.errors import ConfigError
 from tasks.run import held
+from tasks.run import keep_best
 from tasks.run import model_folder
 from tasks.run import open_run
+from tasks.statistics import rate
 
 CONFIG = {"seed": 0, "model": "tiny", "epochs": 2}
 
@@ -47,3 +50,21 @@ def test_a_missing_smollm2_names_its_target(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("tasks.run.ROOT", tmp_path)
     with pytest.raises(ConfigError, match="run `make model-smollm2`"):
         model_folder("smollm2")
+
+
+def test_the_best_checkpoint_is_named_and_a_later_equal_does_not_replace_it(tmp_path: Path) -> None:
+    run = open_run("r", str(tmp_path), CONFIG)
+    checkpoints = run.path / "checkpoints"
+    checkpoints.mkdir()
+    for epoch in (1, 2, 3):
+        run.epoch(epoch).mkdir()
+        found = {"hf_path": f"/x/epoch-000{epoch}/hf", "checkpoint": f"/x/epoch-000{epoch}"}
+        (run.epoch(epoch) / "train.json").write_text(json.dumps(found))
+    keep_best(run, 0, rate([True, True]))
+    keep_best(run, 1, rate([]))
+    assert not list(checkpoints.iterdir())
+    for epoch, outcomes in ((1, [True, False]), (2, [True, False]), (3, [False, False])):
+        keep_best(run, epoch, rate(outcomes))
+    assert json.loads((checkpoints / "best.json").read_text())["checkpoint"] == "epoch-0001"
+    keep_best(run, 3, rate([True, True]))
+    assert json.loads((checkpoints / "best.json").read_text())["epoch"] == 3

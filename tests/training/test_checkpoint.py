@@ -79,6 +79,18 @@ def test_the_newest_are_kept_and_the_pointer_follows(tmp_path: Path) -> None:
     assert read_state(tmp_path / "ck" / "epoch-0010") == {"epoch": 10}
 
 
+def test_the_best_is_kept_for_as_long_as_it_is_named(tmp_path: Path) -> None:
+    base = save_policy(tmp_path / "base")
+    for epoch in (1, 2, 3, 4):
+        save(Weights(base), tmp_path / "ck", base, epoch)
+        if epoch == 1:
+            (tmp_path / "ck" / "best.json").write_text('{"checkpoint": "epoch-0001"}')
+    assert sorted(p.name for p in tmp_path.glob("ck/epoch-*")) == ["epoch-0001", "epoch-0003", "epoch-0004"]
+    (tmp_path / "ck" / "best.json").write_text('{"checkpoint": "epoch-0004"}')
+    save(Weights(base), tmp_path / "ck", base, 5)
+    assert sorted(p.name for p in tmp_path.glob("ck/epoch-*")) == ["epoch-0004", "epoch-0005"]
+
+
 def test_the_one_before_the_newest_stays_for_a_retry(tmp_path: Path) -> None:
     base = save_policy(tmp_path / "base")
     for epoch in (1, 2, 3):
