@@ -42,7 +42,7 @@ class SftConfig(RolloutConfig):
     min_reward: float = Field(default=1.0, gt=0, le=1, description="a rollout with less is not learned from")
     keep: int = Field(default=2, ge=1, description="most rollouts learned from per task and harness")
     alike: float = Field(
-        default=0.9, gt=0, le=1, description="of rollouts whose turns are as alike as this (Jaccard) one is kept"
+        default=0.9, gt=0, le=0.95, description="of rollouts whose turns are as alike as this (Jaccard) one is kept"
     )
     fit: FitConfig = FitConfig()
 

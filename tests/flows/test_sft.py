@@ -24,7 +24,7 @@ CONFIG: dict[str, Any] = {
     "harnesses": ["codex"],
     "task_count": 3,
     "attempts": 2,
-    "alike": 1.0,
+    "alike": 0.95,
     "keep": 1,
     "fit": {"passes": 1, "batch_rows": 2, "learning_rate": 1e-3, "device": "cpu"},
 }

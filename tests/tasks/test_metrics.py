@@ -28,6 +28,8 @@ def test_a_row_per_epoch_and_what_is_unknown_is_null(tmp_path: Path) -> None:
 
 
 def test_a_tracker_gets_the_known_numbers_and_the_environment_is_as_before(tmp_path: Path) -> None:
+    import verl.utils.tracking  # noqa: F401  # it sets variables of its own when it is imported
+
     before = dict(os.environ)
     run = tmp_path / "the-run"
     with metrics.tracker(["tensorboard"], run, {"seed": 1}) as send:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,28 @@ def do(tmp_path: Path) -> Iterator[Do]:
     process.communicate()
 
 
-def job(folder: Path, recorded: dict[str, Any], resume: str | None) -> dict[str, Any]:
-    return recorded | {
-        "base_model": str(folder / "base"),
+@dataclass(frozen=True)
+class Alone:
+    """Two recorded epochs, and the weights after each in processes of their own."""
+
+    folder: Path
+    epochs: list[dict[str, Any]]
+    weights: list[str]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Alone:
+    folder = tmp_path_factory.mktemp("alone")
+    base = save_policy(folder / "base")
+    epochs = [record(folder, base, epoch, [1.0, 0.0, 0.5, 0.0]) for epoch in (1, 2)]
+    first = train(folder, epochs[0], folder / "anew", None)
+    second = train(folder, epochs[1], folder / "anew", first["checkpoint"])
+    return Alone(folder, epochs, [weights(first), weights(second)])
+
+
+def job(alone: Alone, folder: Path, epoch: int, resume: str | None) -> dict[str, Any]:
+    return alone.epochs[epoch] | {
+        "base_model": str(alone.folder / "base"),
         "resume": resume,
         "seed": 7,
         "checkpoint_dir": str(folder / "stays"),
@@ -59,34 +79,29 @@ def job(folder: Path, recorded: dict[str, Any], resume: str | None) -> dict[str,
     }
 
 
-def test_it_loads_once_and_ends_with_the_weights_of_processes_of_their_own(tmp_path: Path, do: Do) -> None:
-    base = save_policy(tmp_path / "base")
-    epochs = [record(tmp_path, base, epoch, [1.0, 0.0, 0.5, 0.0]) for epoch in (1, 2, 3)]
-    wanted, seen, result, before = [], [], None, None
-    for recorded in epochs:
-        before = train(tmp_path, recorded, tmp_path / "anew", before["checkpoint"] if before else None)
-        wanted.append(weights(before))
-    for recorded in epochs:
-        assert do(job(tmp_path, recorded, result["checkpoint"] if result else None)) == 0
-        result = json.loads((tmp_path / "stays.json").read_text())
-        seen.append((weights(result), result["seconds"]["load"]))
-    assert [found for found, _ in seen] == wanted
-    assert len(set(wanted)) == 3
-    loads = [seconds for _, seconds in seen]
-    assert max(loads[1:]) < 0.1 * loads[0], loads  # nothing is loaded again: not a matter of speed
+def result(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "stays.json").read_text())
+    return found
 
 
-def test_after_a_job_that_failed_it_goes_on_from_the_checkpoint(tmp_path: Path, do: Do) -> None:
-    base = save_policy(tmp_path / "base")
-    first, second = (record(tmp_path, base, epoch, [1.0, 0.0, 0.5, 0.0]) for epoch in (1, 2))
-    assert do(job(tmp_path, first, None)) == 0
-    checkpoint = json.loads((tmp_path / "stays.json").read_text())["checkpoint"]
-    again = job(tmp_path, first, checkpoint)
-    assert do(again) == 2
+def test_it_loads_once_and_ends_with_the_weights_of_processes_of_their_own(
+    alone: Alone, tmp_path: Path, do: Do
+) -> None:
+    assert do(job(alone, tmp_path, 0, None)) == 0
+    first = result(tmp_path)
+    assert do(job(alone, tmp_path, 1, first["checkpoint"])) == 0
+    second = result(tmp_path)
+    assert [weights(first), weights(second)] == alone.weights
+    assert len(set(alone.weights)) == 2
+    loads = first["seconds"]["load"], second["seconds"]["load"]
+    assert loads[1] < 0.1 * loads[0], loads  # nothing was loaded again: not a matter of speed
+
+
+def test_after_a_job_that_failed_it_goes_on_from_the_checkpoint(alone: Alone, tmp_path: Path, do: Do) -> None:
+    assert do(job(alone, tmp_path, 0, None)) == 0
+    checkpoint = result(tmp_path)["checkpoint"]
+    assert do(job(alone, tmp_path, 0, checkpoint)) == 2
     assert "would train twice" in (tmp_path / "log").read_text()
-    broken = job(tmp_path, second, checkpoint) | {"checkpoint_dir": "/proc/nowhere"}
-    assert do(broken) == 3
-    assert do(job(tmp_path, second, checkpoint)) == 0
-    found = weights(json.loads((tmp_path / "stays.json").read_text()))
-    alone = train(tmp_path, first, tmp_path / "anew", None)
-    assert found == weights(train(tmp_path, second, tmp_path / "anew", alone["checkpoint"]))
+    assert do(job(alone, tmp_path, 1, checkpoint) | {"checkpoint_dir": "/proc/nowhere"}) == 3
+    assert do(job(alone, tmp_path, 1, checkpoint)) == 0
+    assert weights(result(tmp_path)) == alone.weights[1]
