@@ -71,8 +71,8 @@ def open_run(name: str, runs_dir: str, config: dict[str, Any]) -> RunFolder:
     file = path / "run.json"
     if file.exists():
         before = json.loads(file.read_text())["config"]
-        if ("attempts" in before) != ("attempts" in config):
-            raise ConfigError(f"run {name!r} is a run of another flow (training or evaluation): choose another name")
+        if any((key in before) != (key in config) for key in ("attempts", "proposals")):
+            raise ConfigError(f"run {name!r} is a run of another flow (openforge has several): choose another name")
         differ = [
             f"{key} was {before[key]!r}, now {config[key]!r}"
             for key in config
