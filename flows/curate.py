@@ -95,6 +95,11 @@ class Workshop:
     def name(self) -> str:
         return self.run.path.name
 
+    @property
+    def box(self) -> str:
+        """What the names of its sandboxes start with."""
+        return f"{self.name}-check"
+
 
 @dataclass
 class Round:
@@ -154,8 +159,11 @@ async def _open(config: CurateConfig, name: str) -> AsyncIterator[Workshop]:
         endpoint.key()
     run = open_run(name, config.runs_dir, config.model_dump(mode="json") | {"run": name})
     with held(run):
+        log = get_run_logger()
         for limit in sandbox.not_enforced():
-            get_run_logger().warning("sandbox %s: %s", sandbox.name, limit)
+            log.warning("sandbox %s: %s", sandbox.name, limit)
+        for leftover in await asyncio.to_thread(sandbox.reap, f"{name}-check-"):
+            log.warning("ended %s, left running by an execution of this run that died", leftover)
         if endpoint is None or config.endpoint is None:
             yield Workshop(config, run, TemplateProposer(), sandbox, evaluated)
             return
@@ -216,7 +224,7 @@ async def _prune(shop: Workshop, current: Round, rounds: Sequence[Round]) -> Non
     config = shop.config
     limits = Limits(config.max_instruction_chars, config.max_task_kb << 10, config.likeness)
     folders = [current.proposed / each.task for each in current.wishes if each.task not in current.dropped]
-    kept = [each for before in rounds for each in before.tasks]
+    kept = [each for before in rounds for each in [*before.tasks, *_hard(before)]]
 
     async def work() -> None:
         pruned = await asyncio.to_thread(prune, folders, kept, shop.evaluated, limits)
@@ -229,9 +237,11 @@ async def _prune(shop: Workshop, current: Round, rounds: Sequence[Round]) -> Non
 
 async def _build(shop: Workshop, current: Round) -> None:
     async def work() -> dict[str, str]:
-        file = current.folder / "built.jsonl"
         return await decide_all(
-            current.tasks, lambda each: build.why_dropped(each, shop.sandbox), file, shop.config.concurrency
+            current.tasks,
+            lambda each: build.why_dropped(each, shop.sandbox, shop.box),
+            current.folder / "built.jsonl",
+            shop.config.concurrency,
         )
 
     came = len(current.tasks)
@@ -243,11 +253,10 @@ async def _test(shop: Workshop, current: Round) -> None:
     repeats = shop.config.canary_repeats
 
     async def work() -> dict[str, str]:
-        file = current.folder / "tested.jsonl"
         return await decide_all(
             current.tasks,
-            lambda each: canaries.why_dropped(each, shop.sandbox, repeats),
-            file,
+            lambda each: canaries.why_dropped(each, shop.sandbox, repeats, shop.box),
+            current.folder / "tested.jsonl",
             shop.config.concurrency,
         )
 
@@ -323,11 +332,11 @@ async def _conclude(shop: Workshop, rounds: Sequence[Round]) -> str:
     """Write the kept set and the funnel; returns the set's folder. Raises ConfigError if nothing is kept."""
     config = shop.config
     inside = [each for current in rounds for each in current.tasks]
-    hard = [name for current in rounds for name, (_, reason) in current.dropped.items() if _is_hard(reason)]
-    spared = band.spared(hard, len(inside), config.too_hard_share, config.seed)
+    hard = {each.id: each for current in rounds for each in _hard(current)}
+    spared = band.spared(list(hard), len(inside), config.too_hard_share, config.seed)
     for current in rounds:
         current.dropped = {name: found for name, found in current.dropped.items() if name not in spared}
-    kept = [*inside, *(_task(current, name) for current in rounds for name in spared if _is_of(current, name))]
+    kept = [*inside, *(hard[name] for name in spared)]
     asked = model_proposer.read_asked(shop.run.path / ASKED)
     rows = [_row(shop, current, wish, asked) for current in rounds for wish in current.wishes]
     facts = {"run": shop.name, "proposer": config.proposer, "config": config.model_dump(mode="json")}
@@ -343,18 +352,10 @@ async def _conclude(shop: Workshop, rounds: Sequence[Round]) -> str:
     return str(folder)
 
 
-def _is_hard(reason: str) -> bool:
-    return reason.startswith("too_hard:")
-
-
-def _is_of(current: Round, name: str) -> bool:
-    return any(wish.task == name for wish in current.wishes)
-
-
-def _task(current: Round, name: str) -> Task:
-    found, _ = taskset.read(current.proposed / name)
-    assert found  # it came through all stages
-    return found
+def _hard(current: Round) -> list[Task]:
+    """The round's tasks that are too hard, of which some may stay in the end."""
+    names = [name for name, (_, reason) in current.dropped.items() if reason.startswith("too_hard:")]
+    return [found for name in names if (found := taskset.read(current.proposed / name)[0])]
 
 
 def _row(shop: Workshop, current: Round, wish: Wish, asked: Mapping[str, model_proposer.Asked]) -> dict[str, Any]:

@@ -15,6 +15,9 @@ from flows.config import RolloutConfig
 from flows.config import load
 from flows.evaluate_config import PricesConfig
 
+MAX_NAME = 36
+"""Characters of a run's name: a probe's is longer by -p00, and at most 40 fit into a rollout's id."""
+
 
 class EndpointConfig(Part):
     """A model that proposes, behind an OpenAI- or Anthropic-compatible endpoint."""
@@ -91,6 +94,8 @@ class CurateConfig(RolloutConfig):
             problems.append(
                 f"profile: {self.profile} is refused: tasks are built and checked in local sandboxes; use local"
             )
+        if self.run and len(self.run) > MAX_NAME:
+            problems.append(f"run: {self.run!r} is refused: use at most {MAX_NAME} characters, for its probes' names")
         if self.proposer == "model" and self.endpoint is None:
             problems.append("endpoint: it is missing, and proposer model asks there; give api, base_url and model")
         if self.proposer != "model" and self.endpoint is not None:

@@ -22,8 +22,11 @@ done
 _WALL_S = 20.0
 
 
-async def why_dropped(task: Task, sandbox: Sandbox) -> str | None:
-    """Why nothing can be run in `task`; None if it can. Raises InfrastructureError if the sandbox is lost."""
+async def why_dropped(task: Task, sandbox: Sandbox, box: str = "build") -> str | None:
+    """Why nothing can be run in `task`; None if it can. The sandbox's name starts with `box`, for `reap`.
+
+    Raises InfrastructureError if the sandbox is lost.
+    """
     with tempfile.TemporaryDirectory(prefix="openforge-build-") as temporary:
         place = Path(temporary)
         try:
@@ -35,7 +38,7 @@ async def why_dropped(task: Task, sandbox: Sandbox) -> str | None:
         (place / "home").mkdir()
         outcome = await sandbox.run(
             Spec(
-                name=f"build-{task.id}",
+                name=f"{box}-{task.id}",
                 argv=("bash", "-c", _READ),
                 env={},
                 workspace=place / "workspace",

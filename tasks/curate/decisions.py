@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import BaseModel
 from pydantic import ConfigDict
 from pydantic import ValidationError
-from tenacity import retry
+from tenacity import AsyncRetrying
 from tenacity import retry_if_exception_type
 from tenacity import stop_after_attempt
 
@@ -54,7 +54,6 @@ async def decide_all(tasks: Sequence[Task], decide: Decide, file: Path, at_once:
     known = recall(file)
     owed = [task for task in tasks if task.id not in known or known[task.id].digest != task.digest]
     slots = asyncio.Semaphore(at_once)
-    decide = retry(retry=retry_if_exception_type(InfrastructureError), stop=stop_after_attempt(3), reraise=True)(decide)
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a") as log:
         if file.stat().st_size:
@@ -62,11 +61,7 @@ async def decide_all(tasks: Sequence[Task], decide: Decide, file: Path, at_once:
 
         async def one(task: Task) -> None:
             async with slots:
-                try:
-                    reason = await decide(task)
-                except ConfigError as error:
-                    reason = f"not_scorable: {error}"
-                found = Decision(task=task.id, digest=task.digest, reason=reason)
+                found = Decision(task=task.id, digest=task.digest, reason=await _decided(task, decide))
                 known[task.id] = found
                 log.write(f"{found.model_dump_json()}\n")
                 log.flush()
@@ -78,3 +73,15 @@ async def decide_all(tasks: Sequence[Task], decide: Decide, file: Path, at_once:
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
     return {task.id: reason for task in tasks if (reason := known[task.id].reason)}
+
+
+async def _decided(task: Task, decide: Decide) -> str | None:
+    async for attempt in AsyncRetrying(
+        retry=retry_if_exception_type(InfrastructureError), stop=stop_after_attempt(3), reraise=True
+    ):
+        with attempt:
+            try:
+                return await decide(task)
+            except ConfigError as error:
+                return f"not_scorable: {error}"
+    raise AssertionError("tenacity returns or raises")

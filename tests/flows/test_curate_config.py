@@ -31,6 +31,7 @@ def test_it_takes_what_it_shares_with_training_from_the_profile() -> None:
         ({"refine_rounds": 1}, "refine_rounds: refinement starts from a probe; set probe_attempts, 4 for instance."),
         ({"min_pass_rate": 0.5, "max_pass_rate": 0.5}, "min_pass_rate: 0.5 is refused: must be below max_pass_rate."),
         ({"profile": "kubernetes"}, "profile: kubernetes is refused: tasks are built and checked in local sandboxes"),
+        ({"run": "a" * 37}, "is refused: use at most 36 characters, for its probes' names."),
         ({"tasks": "builtin"}, "tasks: 'builtin' is refused: input should be 'proposed'."),
         ({"proposal": 4}, "proposal: there is no such field; did you mean proposals?"),
         ({"canary_repeats": 1}, "canary_repeats: 1 is refused: input should be greater than or equal to 2."),

@@ -4,39 +4,18 @@ A family draws its parameters and looks no further. That a drawn list may be sor
 and two draws may read alike is left to the stages after it, which have to find the same in anybody's proposals.
 """
 
-import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from tasks.curate.families import basic
+from tasks.curate.families import code
+from tasks.curate.families import files
+from tasks.curate.families import logs
+from tasks.curate.families import structured
+from tasks.curate.families import tables
+from tasks.curate.families import texts
+from tasks.curate.families.family import Family
 
-from tasks.curate.draft import Draft
-
-Make = Callable[[random.Random, int, str], Draft]
-"""From random numbers, a level from 1 and a split to a draft."""
-
-
-@dataclass(frozen=True)
-class Family:
-    """`levels` are 1 … `levels`, from easy to hard."""
-
-    make: Make
-    levels: int = 3
-
-
-def _collect() -> dict[str, Family]:
-    from tasks.curate.families import basic
-    from tasks.curate.families import code
-    from tasks.curate.families import files
-    from tasks.curate.families import logs
-    from tasks.curate.families import structured
-    from tasks.curate.families import tables
-    from tasks.curate.families import texts
-
-    return {
-        name: family
-        for module in (basic, texts, files, tables, structured, code, logs)
-        for name, family in module.FAMILIES.items()
-    }
-
-
-FAMILIES: dict[str, Family] = _collect()
+FAMILIES: dict[str, Family] = {
+    name: family
+    for module in (basic, texts, files, tables, structured, code, logs)
+    for name, family in module.FAMILIES.items()
+}
 """By name, which is also the kind of their tasks."""

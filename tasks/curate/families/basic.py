@@ -4,7 +4,7 @@ import random
 
 from tasks import builtin
 from tasks.curate.draft import Draft
-from tasks.curate.families import Family
+from tasks.curate.families.family import Family
 
 _BY_COMMANDS = {1: ("find", "config", "check"), 2: ("read", "choose", "recover")}
 

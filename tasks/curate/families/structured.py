@@ -7,7 +7,7 @@ from typing import Any
 from tasks.curate.draft import PYTHON_IMAGE
 from tasks.curate.draft import Draft
 from tasks.curate.draft import check
-from tasks.curate.families import Family
+from tasks.curate.families.family import Family
 from tasks.curate.families.words import CITIES
 from tasks.curate.families.words import FOLDERS
 from tasks.curate.families.words import NOUNS

@@ -5,7 +5,7 @@ import re
 
 from tasks.curate.draft import Draft
 from tasks.curate.draft import check
-from tasks.curate.families import Family
+from tasks.curate.families.family import Family
 from tasks.curate.families.words import FOLDERS
 from tasks.curate.families.words import NOUNS
 from tasks.curate.families.words import joined

@@ -58,7 +58,7 @@ async def test_a_torn_line_and_a_changed_task_are_decided_anew(tasks: list[Task]
 
 async def test_our_own_failures_are_tried_again_and_never_a_decision(tasks: list[Task], tmp_path: Path) -> None:
     judge = Judge(failures=2)
-    await decide_all(tasks, judge, tmp_path / "a.jsonl", 1)
+    await decide_all(tasks, lambda task: judge(task), tmp_path / "a.jsonl", 1)
     assert judge.asked == ["bad", "bad", "bad", "good", "odd"]
     with pytest.raises(InfrastructureError, match="the sandbox was lost"):
         await decide_all(tasks, Judge(failures=99), tmp_path / "b.jsonl", 1)
