@@ -184,7 +184,7 @@ def evaluation_tasks(sets: Sequence[str]) -> dict[str, Task]:
 
     Raises ConfigError if a folder is no task set.
     """
-    found = {}
+    found: dict[str, Task] = {}
     for source in sets:
         tasks = [each for each in load_tasks(source) if source != "builtin" or each.split == "heldout"]
         found |= {f"{source}/{each.id}": each for each in tasks}
@@ -303,7 +303,8 @@ async def _refine(shop: Workshop, current: Round) -> list[Wish]:
     file = shop.run.path / f"round-{current.number + 1:02}" / "wishes.json"
 
     async def work() -> list[Wish]:
-        return wishes.read(file) or await asyncio.to_thread(_refined, shop, current)
+        known = wishes.read(file)
+        return await asyncio.to_thread(_refined, shop, current) if known is None else known
 
     return await _step(shop, "refine", current.number, work)
 

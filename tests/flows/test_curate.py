@@ -165,7 +165,8 @@ def test_what_a_model_proposes_is_dropped_for_each_reason(tmp_path: Path, monkey
             endpoint = {"api": "anthropic", "base_url": provider.url, "model": "m", "key_env": "PROPOSER_KEY"}
             prices = {"prompt": 10, "sampled": 50}
             config = given(tmp_path, proposer="model", endpoint=endpoint | {"prices": prices})
-            return await curate(config | {"proposals": len(ANSWERS), "canary_repeats": 14, "evaluation_sets": []})
+            config |= {"proposals": len(ANSWERS), "canary_repeats": 14, "evaluation_sets": []}
+            return await curate(CurateConfig.model_validate(config))
 
     folder = Path(asyncio.run(curated())).parent
     assert {row["kind"]: row["code"] for row in rows(folder)} == REASONS
@@ -225,7 +226,7 @@ def test_the_next_round_refines_what_was_outside_the_band(probed: Path) -> None:
 )
 def test_what_is_wrong_is_one_line_before_anything_starts(more: dict[str, Any], sentence: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refusal:
-        asyncio.run(curate(given(tmp_path, **more)))
+        run(tmp_path, **more)
     assert sentence in str(refusal.value)
     assert "\n" not in str(refusal.value)
     assert not list(tmp_path.iterdir())

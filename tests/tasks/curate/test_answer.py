@@ -29,7 +29,7 @@ def test_an_object_alone_or_in_a_fence(form: str) -> None:
         ("[]", "unreadable: the answer: Input should be an object"),
         (json.dumps(GOOD | {"more": 1}), "unreadable: more: Extra inputs are not permitted"),
         (json.dumps({k: v for k, v in GOOD.items() if k != "test"}), "unreadable: test: Field required"),
-        (json.dumps(GOOD | {"test": ""}), "unreadable: test: String should have at least 1 character"),
+        (json.dumps(GOOD | {"test": ""}), "unreadable: test: Value should have at least 1 item"),
         (json.dumps(GOOD | {"solution": 3}), "unreadable: solution: Input should be a valid string"),
         (json.dumps(GOOD | {"files": {"a": "\0"}}), "unreadable: files.a: Value error, must not hold a NUL"),
         (json.dumps(GOOD | {"files": {"a": "1", "a/b": "2"}}), "unreadable: files: a is a file and a folder"),

@@ -12,7 +12,7 @@ from tasks.curate.draft import Draft
 from tasks.curate.draft import Labels
 from tasks.curate.draft import check
 
-TESTS = check({"out/a.txt": "one\ntwo\n", "empty.txt": ""}, gone=("old.txt",), prints={"cat out/a.txt | wc -l": "2"})
+TESTS = check({"out/a.txt": "one\ntwo\n", "empty.txt": ""}, gone=("old.txt",), prints={"grep -c two out/a.txt": "1"})
 DRAFT = Draft("Do it.\n", {"old.txt": "x\n", "none.txt": ""}, TESTS, "rm old.txt\n", "python:3.12")
 RIGHT = {"out/a.txt": "one\ntwo\n", "empty.txt": ""}
 
