@@ -29,7 +29,7 @@ find_python() {
 }
 endef
 
-.PHONY: help setup harnesses harnesses-all doctor train train-long evaluate sft stop test test-harnesses lint warm-start model-smollm2 engine-vllm bench-proxy bench-records soak-proxy bench-train bench-rollouts bench-chaos tasks-validate tasks-canaries clean
+.PHONY: help setup harnesses harnesses-all doctor train train-long evaluate sft curate stop test test-harnesses lint warm-start model-smollm2 engine-vllm bench-proxy bench-records soak-proxy bench-train bench-rollouts bench-chaos tasks-validate tasks-canaries clean
 
 help:  ## list the chores
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -136,6 +136,9 @@ evaluate: setup harnesses  ## measure a policy in its harnesses; CONFIG='{"model
 
 sft: setup harnesses  ## fit a model to a teacher's successful rollouts; CONFIG='{"teacher": "self"}' gives values
 	@.venv/bin/python -m flows.local_stack sft
+
+curate: setup harnesses  ## propose, check and keep tasks; CONFIG='{"proposals": 400}' gives values
+	@.venv/bin/python -m flows.local_stack curate
 
 tasks-validate: .venv/.ready  ## check the task set DIR, one line per problem
 	@[ -n "$(DIR)" ] || { echo "tasks-validate: say which: make tasks-validate DIR=folder"; exit 1; }

@@ -4,6 +4,7 @@
     python -m flows.local_stack warm-start   # the flow warm-start in this process's place; CONFIG gives its values
     python -m flows.local_stack evaluate     # the same with the flow of `openforge/evaluate`; prints its table
     python -m flows.local_stack sft          # the same with the flow of `openforge/sft`
+    python -m flows.local_stack curate       # the same with the flow of `openforge/curate`; prints the funnel
     python -m flows.local_stack stop         # ends what KEEP=1, or a killed driver, left running
 
 Everything it writes lies in `.openforge/` below the current folder. A server that already answers at PREFECT_API_URL
@@ -129,7 +130,7 @@ def server_answers(api: str) -> bool:
 def only_one(stack: Stack) -> Iterator[None]:
     """Hold the project's lock. Raises ConfigError if another `make train` has it."""
     stack.state.mkdir(parents=True, exist_ok=True)
-    busy = "another `make train`, `evaluate`, `sft` or `warm-start` runs here: wait for it, or end it with ctrl-C"
+    busy = "another `make train`, `evaluate`, `sft`, `curate` or `warm-start` runs here: wait for it, or end it with ctrl-C"
     with exclusive(stack.state / "lock", busy):
         yield
 
@@ -392,13 +393,13 @@ def main(arguments: list[str]) -> int:
         match arguments:
             case ["train"]:
                 return train(stack, read_given(os.environ.get("CONFIG", "")), os.environ.get("KEEP") == "1")
-            case ["warm-start" | "evaluate" | "sft" as flow]:
+            case ["warm-start" | "evaluate" | "sft" | "curate" as flow]:
                 module = f"flows.{flow.replace('-', '_')}"
                 return run_here(stack, module, read_given(os.environ.get("CONFIG", "")))
             case ["stop"]:
                 console.print(f"Stopped: {', '.join(stop_all(stack)) or 'nothing was running'}")
                 return 0
-        _say("usage: python -m flows.local_stack train|warm-start|evaluate|sft|stop")
+        _say("usage: python -m flows.local_stack train|warm-start|evaluate|sft|curate|stop")
         return 2
     except OpenForgeError as error:
         _say(str(error))

@@ -157,6 +157,11 @@ def generate(out: Path, seed: int, train: int, heldout: int) -> None:
         _write(out / f"{kind}-{number:04}", kind, split, sketch)
 
 
+def test_script(condition: str) -> str:
+    """The test.sh whose reward is 1 where the shell test `condition` holds."""
+    return _TEST.format(condition=condition)
+
+
 def _answer_is(value: str) -> str:
     return f'[ "$(cat answer.txt)" = "{value}" ]'
 
@@ -166,7 +171,7 @@ def _write(folder: Path, kind: str, split: str, sketch: Sketch) -> None:
     texts = {
         "instruction.md": f"{sketch.instruction}\n",
         "task.toml": _TOML.format(kind=kind, split=split, difficulty="easy" if sketch.commands == 1 else "medium"),
-        "tests/test.sh": _TEST.format(condition=sketch.condition),
+        "tests/test.sh": test_script(sketch.condition),
         "solution/solve.sh": f"#!/bin/sh\n{sketch.solution}\n",
     }
     texts |= {f"environment/{path}": text for path, text in sketch.files.items()}

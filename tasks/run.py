@@ -109,7 +109,7 @@ def open_run(name: str, runs_dir: str, config: dict[str, Any]) -> RunFolder:
 
 def _flow(config: Mapping[str, Any]) -> str:
     """What the run of such a configuration is, by a field that it alone has."""
-    kinds = {"fit": "a supervised fit", "attempts": "an evaluation"}
+    kinds = {"fit": "a supervised fit", "proposals": "a curation", "attempts": "an evaluation"}
     return next((kind for field, kind in kinds.items() if field in config), "a training run")
 
 

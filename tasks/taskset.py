@@ -71,7 +71,7 @@ def load(path: Path) -> list[Task]:
         raise ConfigError(f"task set {path}: no task folders there; name a folder with one Harbor folder a task")
     tasks, problems = [], []
     for folder in folders:
-        task, wrong = _read(folder)
+        task, wrong = read(folder)
         problems += [f"task {folder.name}: {problem}" for problem in wrong]
         if task:
             tasks.append(task)
@@ -89,7 +89,8 @@ def digest(folder: Path) -> str:
     return total.hexdigest()
 
 
-def _read(folder: Path) -> tuple[Task | None, list[str]]:
+def read(folder: Path) -> tuple[Task | None, list[str]]:
+    """The task in `folder`, or None and what is wrong with it, one line each."""
     problems = []
     try:
         check_name("folder name", folder.name)

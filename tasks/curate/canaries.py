@@ -32,8 +32,9 @@ async def check_all(tasks: Sequence[Task], sandbox: Sandbox, at_once: int, repea
     return {task.id: reason for task, reason in zip(tasks, reasons, strict=True) if reason}
 
 
-async def why_dropped(task: Task, sandbox: Sandbox, repeats: int = 2) -> str | None:
-    """The first reason not to keep `task`; None if there is none. Each workspace is scored `repeats` times.
+async def why_dropped(task: Task, sandbox: Sandbox, repeats: int = 2, box: str = "canary") -> str | None:
+    """The first reason not to keep `task`; None if there is none. Each workspace is scored `repeats` times. The
+    sandboxes' names start with `box`, for `reap`.
 
     Raises InfrastructureError if a sandbox is lost, and ConfigError if the task cannot be scored at all.
     """
@@ -43,18 +44,18 @@ async def why_dropped(task: Task, sandbox: Sandbox, repeats: int = 2) -> str | N
         for name, wanted in (("noop", 0.0), ("solution", 1.0)):
             place = Path(temporary, name)
             await asyncio.to_thread(fresh_workspace, task.environment, place / "workspace")
-            if name == "solution" and (trouble := await _solve(task, sandbox, place)):
+            if name == "solution" and (trouble := await _solve(task, sandbox, place, box)):
                 return trouble
-            if reason := await _score(task, sandbox, place, name, wanted, repeats):
+            if reason := await _score(task, sandbox, place, f"{box}-{task.id}", name, wanted, repeats):
                 return reason
     return None
 
 
-async def _solve(task: Task, sandbox: Sandbox, place: Path) -> str | None:
+async def _solve(task: Task, sandbox: Sandbox, place: Path, box: str) -> str | None:
     (place / "home").mkdir()
     outcome = await sandbox.run(
         Spec(
-            name=f"canary-{task.id}-solve",
+            name=f"{box}-{task.id}-solve",
             argv=("bash", f"{_SOLUTION}/solve.sh"),
             env={},
             workspace=place / "workspace",
@@ -73,12 +74,15 @@ async def _solve(task: Task, sandbox: Sandbox, place: Path) -> str | None:
     return None
 
 
-async def _score(task: Task, sandbox: Sandbox, place: Path, name: str, wanted: float, repeats: int) -> str | None:
+async def _score(
+    task: Task, sandbox: Sandbox, place: Path, box: str, name: str, wanted: float, repeats: int
+) -> str | None:
     """Why the workspace's verdicts are not all `wanted`; None if they are."""
     seen: list[float] = []
     for number in range(repeats):
-        box = f"canary-{task.id}-{name}{number}"
-        verdict = await verify(task.folder, place / "workspace", task.verifier_timeout_s, sandbox, box, task.image)
+        verdict = await verify(
+            task.folder, place / "workspace", task.verifier_timeout_s, sandbox, f"{box}-{name}{number}", task.image
+        )
         if verdict.reward is None:
             return f"no_verdict: of {name}: {verdict.reason}"
         if verdict.flags:

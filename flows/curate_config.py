@@ -1,0 +1,114 @@
+"""The configuration of a curation: who proposes, what is kept, and the policy that tries the tasks."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+from typing import Literal
+from urllib.parse import urlsplit
+
+from pydantic import ConfigDict
+from pydantic import Field
+from pydantic import model_validator
+
+from flows.config import Part
+from flows.config import RolloutConfig
+from flows.config import load
+from flows.evaluate_config import PricesConfig
+
+MAX_NAME = 36
+"""Characters of a run's name: a probe's is longer by -p00, and at most 40 fit into a rollout's id."""
+
+
+class EndpointConfig(Part):
+    """A model that proposes, behind an OpenAI- or Anthropic-compatible endpoint."""
+
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    api: Literal["openai", "anthropic"] = Field(description="whose API it speaks: chat completions, or messages")
+    base_url: str = Field(
+        description="all of the address before /chat/completions or /messages, such as https://HOST/v1"
+    )
+    model: str = Field(min_length=1, description="the model's name there")
+    key_env: str | None = Field(
+        default=None, description="name of the environment variable that holds the key; empty: no key"
+    )
+    max_tokens: int = Field(default=8192, ge=256, description="most tokens of one answer")
+    at_once: int = Field(default=8, ge=1, le=256, description="questions at a time")
+    prices: PricesConfig | None = Field(default=None, description="what its tokens cost; empty: cost is not told")
+    max_cost_usd: float | None = Field(
+        default=None, gt=0, description="nothing is asked from this cost on; needs prices"
+    )
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong with it. Values are not repeated: a key in the wrong field must get into no log."""
+        parts = urlsplit(self.base_url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or "@" in parts.netloc:
+            yield "endpoint.base_url: it is refused: write it as https://HOST/v1, without a key in it"
+        if self.key_env is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.key_env):
+            yield "endpoint.key_env: it is refused: give the name of an environment variable, not the key itself"
+        if self.max_cost_usd is not None and self.prices is None:
+            yield "endpoint.max_cost_usd: it needs endpoint.prices: without them nobody knows what was spent"
+
+
+class CurateConfig(RolloutConfig):
+    """One curation. What it shares with training is about the probe: the policy, its harnesses, their limits."""
+
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    tasks: Literal["proposed"] = Field(default="proposed", description="not to be set: the tasks are what is proposed")
+
+    proposer: Literal["templates", "model"] = Field(
+        default="templates", description="templates: built-in families, no model needed; model: ask the endpoint"
+    )
+    endpoint: EndpointConfig | None = Field(default=None, description="where the model is that proposes")
+    proposals: int = Field(default=400, ge=1, le=9999, description="tasks proposed in the first round")
+    heldout_share: float = Field(default=0.1, ge=0, lt=1, description="share of the proposals for the held-out split")
+
+    max_instruction_chars: int = Field(default=1000, ge=20, description="a longer instruction is dropped")
+    max_task_kb: int = Field(default=1024, ge=1, description="a larger task folder is dropped, KiB")
+    likeness: float = Field(
+        default=0.8, gt=0, le=1, description="share of common text from which on two tasks are the same one"
+    )
+    evaluation_sets: list[str] = Field(
+        default=["builtin"],
+        description="no task may read like one of these: builtin (its held-out tasks), or folders of task sets",
+    )
+    canary_repeats: int = Field(default=2, ge=2, le=100, description="times each verifier must say the same")
+
+    probe_attempts: int = Field(
+        default=0, ge=0, le=1024, description="attempts of the policy at each task in each harness; 0: no probe"
+    )
+    min_pass_rate: float = Field(default=0.0, ge=0, lt=1, description="tasks solved this often or less are too hard")
+    max_pass_rate: float = Field(default=1.0, gt=0, le=1, description="tasks solved this often or more are too easy")
+    too_hard_share: float = Field(
+        default=0.1, ge=0, lt=1, description="share of the kept tasks that may be too hard for the policy"
+    )
+    refine_rounds: int = Field(
+        default=0, ge=0, le=20, description="rounds of variants of what was too easy or too hard; needs a probe"
+    )
+
+    @model_validator(mode="after")
+    def _possible(self) -> "CurateConfig":
+        problems = list(self.endpoint.problems()) if self.endpoint else []
+        if self.profile != "local":
+            problems.append(
+                f"profile: {self.profile} is refused: tasks are built and checked in local sandboxes; use local"
+            )
+        if self.run and len(self.run) > MAX_NAME:
+            problems.append(f"run: {self.run!r} is refused: use at most {MAX_NAME} characters, for its probes' names")
+        if self.proposer == "model" and self.endpoint is None:
+            problems.append("endpoint: it is missing, and proposer model asks there; give api, base_url and model")
+        if self.proposer != "model" and self.endpoint is not None:
+            problems.append("endpoint: it is refused with proposer templates, which asks nobody; use proposer: model")
+        if self.refine_rounds and not self.probe_attempts:
+            problems.append("refine_rounds: refinement starts from a probe; set probe_attempts, 4 for instance")
+        if self.min_pass_rate >= self.max_pass_rate:
+            problems.append(f"min_pass_rate: {self.min_pass_rate:g} is refused: must be below max_pass_rate")
+        if problems:
+            raise ValueError("\n".join(problems))
+        return self
+
+
+def load_curate_config(config: dict[str, Any] | CurateConfig | None = None) -> CurateConfig:
+    """A curation's whole configuration. Raises ConfigError; see `config.load`."""
+    return load(CurateConfig, config)

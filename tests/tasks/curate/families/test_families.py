@@ -1,0 +1,52 @@
+"""Every family at every level: what it draws is a task, its draws are its seed's, and its own solution is right.
+
+That a draw may be flawed is meant (`tasks.curate.families`): of a draw a level, most must pass the canaries.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tasks import taskset
+from tasks.curate import draft
+from tasks.curate.canaries import why_dropped
+from tasks.curate.draft import Labels
+from tasks.curate.families import FAMILIES
+from tests.tasks.boxes import here
+
+CELLS = [(name, level) for name, family in FAMILIES.items() for level in range(1, family.levels + 1)]
+
+
+def test_there_are_many_and_their_names_can_be_part_of_a_rollouts() -> None:
+    assert len(FAMILIES) >= 12
+    assert max(len(name) for name in FAMILIES) <= 20
+
+
+@pytest.mark.parametrize(("name", "level"), CELLS)
+def test_a_draw_is_a_valid_task_and_the_same_for_the_same_seed(name: str, level: int, tmp_path: Path) -> None:
+    for seed in range(20):
+        found = [FAMILIES[name].make(random.Random(seed), level, "train") for _ in range(2)]
+        assert found[0] == found[1]
+        draft.write(found[0], Labels(name, "train", level), tmp_path / f"task-{seed}")
+    tasks = taskset.load(tmp_path)
+    assert {task.kind for task in tasks} == {name}
+    assert len({task.digest for task in tasks}) > 10
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("name", FAMILIES)
+async def test_most_draws_pass_the_canaries(name: str, tmp_path: Path) -> None:
+    sandbox = here("bubblewrap")
+    for level in range(1, FAMILIES[name].levels + 1):
+        made = FAMILIES[name].make(random.Random(f"{name}-{level}"), level, "train")
+        draft.write(made, Labels(name, "train", level), tmp_path / f"level-{level}")
+    tasks = taskset.load(tmp_path)
+    reasons = await asyncio.gather(*(why_dropped(task, sandbox) for task in tasks))
+    dropped = Counter(reason.split(":")[0] for reason in reasons if reason)
+    assert dropped.total() < len(tasks) / 2, reasons
+    # A no-op may pass by chance. A verifier without a verdict, or a solution that fails, would be a family's own bug.
+    assert set(dropped) <= {"noop_scores", "solution_scores"}, reasons
