@@ -7,12 +7,14 @@ that a run that was cut off knows what is still owed.
 
 import asyncio
 import contextlib
+import functools
 import secrets
 import subprocess
 import time
 from collections.abc import Iterator
 from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import replace
 from datetime import UTC
 from datetime import datetime
 from pathlib import Path
@@ -25,6 +27,8 @@ from proxy_addons.errors import PolicyFailure
 from proxy_addons.identity import Rollout
 from proxy_addons.live import Limits
 from proxy_addons.packing import has_calls
+from proxy_addons.packing import read_calls
+from tasks import transcript
 from tasks.git_history import fresh_workspace
 from tasks.harnesses import Harness
 from tasks.harnesses import end
@@ -166,7 +170,7 @@ async def _try(slot: Slot, rollout: Rollout, arena: Arena) -> dict[str, Any]:
         row |= _classify(slot, arena, outcome, summary)
         if row["error_class"] in (None, "PolicyFailure"):
             with _timed(timings, "score"):
-                row |= await _score(slot, arena, scratch / "workspace", row)
+                row |= await _score(slot, arena, scratch, row)
     except OpenForgeError as error:
         row |= {"error_class": error.error_class, "reason": str(error), "exit": row.get("exit") or "not_started"}
     finally:
@@ -226,7 +230,9 @@ async def _run_harness(
             wall_s=min(arena.timeout_s, slot.task.agent_timeout_s),
             first_call_s=min(FIRST_CALL_S, arena.timeout_s),
         )
-        outcome = await _unless_broken(arena.sandbox.run(spec), proxy.failure(rollout))
+        async with task.beside.running(scratch / "beside") if task.beside else contextlib.nullcontext() as tools:
+            spec = replace(spec, tools=tools)
+            outcome = await _unless_broken(arena.sandbox.run(spec), proxy.failure(rollout))
     except BaseException:
         with contextlib.suppress(InfrastructureError):  # the first error is the one to tell
             _enter(row, await asyncio.shield(proxy.end(rollout)))
@@ -288,13 +294,17 @@ def _gave_up(outcome: Outcome) -> bool:
     return outcome.exit_code is not None and 0 <= outcome.exit_code < 128
 
 
-async def _score(slot: Slot, arena: Arena, workspace: Path, row: Mapping[str, Any]) -> dict[str, Any]:
+async def _score(slot: Slot, arena: Arena, scratch: Path, row: Mapping[str, Any]) -> dict[str, Any]:
     """The verdict, or why there is none. A verifier whose sandbox was lost is run again on the same workspace."""
-    task = slot.task
+    task, workspace, grade = slot.task, scratch / "workspace", None
+    if task.beside:
+        calls = await asyncio.to_thread(read_calls, row["calls_path"], transcript.COLUMNS)
+        grade = functools.partial(task.beside.grade, scratch / "beside", transcript.messages(calls))
     for left in reversed(range(arena.tries)):
         name = f"{row['rollout']}-verify{arena.tries - 1 - left or ''}"
         try:
-            verdict = await verify(task.folder, workspace, task.verifier_timeout_s, arena.sandbox, name, task.image)
+            limit_s = task.verifier_timeout_s
+            verdict = await verify(task.folder, workspace, limit_s, arena.sandbox, name, task.image, grade)
             break
         except InfrastructureError:
             if not left:

@@ -22,6 +22,7 @@ from proxy_addons.errors import ConfigError
 from proxy_addons.errors import OpenForgeError
 from proxy_addons.hosts import check_hosts
 from proxy_addons.identity import check_name
+from tasks.beside import Beside
 from tasks.rewards.scoring import read_scoring
 
 _DEFAULT_TIMEOUT_S = 600.0
@@ -33,7 +34,8 @@ class Task:
 
     `allow_hosts` are what its sandbox may reach, `model_hosts` what the policy stands in for there besides the known
     model APIs (`proxy_addons.egress`); without any the sandbox has no way out but the base URL. `image` is its
-    container image, `memory_mb` and `cpus` what it asks for; None where it does not say.
+    container image, `memory_mb` and `cpus` what it asks for; None where it does not say. `beside`: a benchmark's
+    services and grader (`tasks.adapters`).
     """
 
     id: str
@@ -49,6 +51,7 @@ class Task:
     image: str | None = None
     memory_mb: int | None = None
     cpus: float | None = None
+    beside: Beside | None = None
 
     @property
     def environment(self) -> Path:

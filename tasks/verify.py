@@ -20,6 +20,8 @@ import shutil
 import stat
 import tempfile
 import uuid
+from collections.abc import Awaitable
+from collections.abc import Callable
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import dropwhile
@@ -29,6 +31,7 @@ from typing import Any
 from proxy_addons.errors import ConfigError
 from proxy_addons.errors import InfrastructureError
 from proxy_addons.errors import VerifierError
+from tasks.beside import LEFT
 from tasks.rewards import answers
 from tasks.rewards import reports
 from tasks.rewards.scoring import Scoring
@@ -49,6 +52,7 @@ MAX_FILES = 50_000
 MAX_DEPTH = 100
 MAX_FLAGS = 20
 _MAX_REPORT = 8 << 20
+_MAX_LEFT = 64 << 20
 
 _TESTS = "/tests"
 _VERDICT = "/verdict"
@@ -103,9 +107,11 @@ async def verify(
     sandbox: Sandbox,
     name: str | None = None,
     image: str | None = None,
+    grade: Callable[[bytes | None, float], Awaitable[dict[str, float]]] | None = None,
 ) -> Verdict:
     """Run the task's test.sh on a copy of `workspace`; `name` is the sandbox's, for `reap`, `image` the task's.
 
+    With `grade`, the verdict is what it makes of what test.sh left for it, within as many seconds again.
     Raises ConfigError if the task has no tests and InfrastructureError if the sandbox cannot be started or is lost.
     """
     if not (task_folder / "tests/test.sh").is_file():
@@ -136,7 +142,11 @@ async def verify(
         if outcome.reason == "lost":
             raise InfrastructureError(f"the verifier's sandbox was lost: {outcome.detail}")
         try:
-            parts = _read(outcome, place / "verdict", scoring)
+            if grade is None:
+                parts = _read(outcome, place / "verdict", scoring)
+            else:
+                _check_end(outcome)
+                parts = await grade(_bytes(place / "verdict" / LEFT, _MAX_LEFT), timeout_s)
             reward = compose(scoring, parts)
         except VerifierError as error:
             if outcome.reason == "killed" and _OUTLIVED in _said(outcome):
@@ -276,8 +286,7 @@ async def _compare(scoring: Scoring, task_folder: Path, workspace: Path, flags: 
 
 def _read(outcome: Outcome, folder: Path, scoring: Scoring) -> dict[str, float]:
     """The parts of the verdict that test.sh left, `reward` among them if it wrote one."""
-    if outcome.reason != "exited":
-        raise VerifierError(f"test.sh did not come to its end: {outcome.reason}, {outcome.detail}")
+    _check_end(outcome)
     text, fields = _bytes(folder / "reward.txt"), _bytes(folder / "reward.json")
     parts = _parts(fields) if fields is not None else {}
     if text is not None:
@@ -290,6 +299,11 @@ def _read(outcome: Outcome, folder: Path, scoring: Scoring) -> dict[str, float]:
                 return parts | {"tests": reports.share_passed(name, data)}
         raise VerifierError(f"test.sh exited with {outcome.exit_code} and wrote neither {' nor '.join(reports.NAMES)}")
     return parts
+
+
+def _check_end(outcome: Outcome) -> None:
+    if outcome.reason != "exited":
+        raise VerifierError(f"test.sh did not come to its end: {outcome.reason}, {outcome.detail}")
 
 
 def _bytes(file: Path, limit: int = 65536) -> bytes | None:
