@@ -73,7 +73,11 @@ class Item:
 
 
 class Adapter(Protocol):
-    """What a module offers. `ABOUT` is the set in a few words, `GIVE` what folder it wants."""
+    """What a module offers. `ABOUT` is the set in a few words, `GIVE` what folder it wants.
+
+    Only one whose tasks can run here has `write`, and, where tasks have services or graders of their own, a class
+    `Beside` (`tasks.beside`) that is made of the set's folder and an item's record.
+    """
 
     NAME: str
     ABOUT: str

@@ -23,8 +23,9 @@ def main(arguments: list[str]) -> int:
     request = urllib.request.Request(
         URL + arguments[0], data=body.encode(), headers={"Content-Type": "application/json"}, method="POST"
     )
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with direct.open(request, timeout=60) as answer:
             print(answer.read().decode())
             return 0
     except urllib.error.HTTPError as error:

@@ -34,18 +34,25 @@ _FRONT = re.compile(r"\A---\s*\n(.*?)\n---\s*\n(.*)\Z", re.S)
 _TRACING = re.compile(r"^source_(?:query|line_number):.*?(?=^\w+:|\Z)", re.M | re.S)
 _SECTION = re.compile(r"^## +(.+?)\s*$", re.M)
 _CODE = re.compile(r"```python\s*\n(.*?)\n\s*```", re.S)
-_TRANSCRIPT = "OpenClaw's transcript for grade(); it is not made from the recorded calls yet"
+_TRANSCRIPT = "OpenClaw's own, which checks and judge read; it is not made from the recorded calls yet"
 
 
-class File(BaseModel):
+class Asset(BaseModel):
     """A file of the workspace, from the task's assets."""
 
     source: str
     dest: str
 
 
+class Inline(BaseModel):
+    """A file of the workspace, written out in the task."""
+
+    path: str
+    content: str
+
+
 class Weights(BaseModel):
-    """How the two scores of a hybrid task are weighed."""
+    """How the two scores of a hybrid task are weighed. Another name (`llm`) does not count, in its own code either."""
 
     automated: float = Field(default=0.5, ge=0)
     llm_judge: float = Field(default=0.5, ge=0)
@@ -59,7 +66,7 @@ class Sheet(BaseModel):
     grading_type: Literal["automated", "llm_judge", "hybrid"] = "automated"
     grading_weights: Weights = Weights()
     timeout_seconds: float = Field(default=120, gt=0)
-    workspace_files: list[File] = Field(default_factory=list)
+    workspace_files: list[Asset | Inline] = Field(default_factory=list)
     external_dependency: str = "none"
     prompt: str = Field(min_length=1)
     checks: str = ""
@@ -104,17 +111,17 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def _item(sheet: Sheet, folder: Path) -> Item:
-    assets = folder / "assets" / sheet.id
-    needs = [
-        Need("file", entry.source, "" if (assets / entry.source).exists() else f"it is not in {assets}")
-        for entry in sheet.workspace_files
-    ]
+    assets = folder / "assets"
+    needs = []
+    for entry in sheet.workspace_files:
+        if isinstance(entry, Asset):
+            there = any((place / entry.source).exists() for place in (assets / sheet.id, assets))
+            needs.append(Need("file", entry.source, "" if there else f"it is not in {assets / sheet.id}"))
     if sheet.external_dependency != "none":
         needs.append(Need("site", sheet.external_dependency, "a service outside the sandbox"))
-    if sheet.grading_type != "llm_judge":
-        needs.append(Need("transcript", "", _TRANSCRIPT))
-        if not sheet.checks:
-            needs.append(Need("checks", "", "the task has no Automated Checks, so they cannot be run"))
+    needs.append(Need("transcript", "", _TRANSCRIPT))
+    if sheet.grading_type != "llm_judge" and not sheet.checks:
+        needs.append(Need("checks", "", "the task has no Automated Checks, so they cannot be run"))
     if sheet.grading_type != "automated":
         needs.append(judge.need())
     return Item(task_id(sheet.id), sheet.prompt, sheet.category, tuple(needs), sheet)

@@ -52,21 +52,21 @@ LEDGER = """\
         uvicorn.run(app, host="0.0.0.0", port=int(os.environ.get("PORT", "9100")))
 """
 
+SERVICE = {
+    "name": "ledger",
+    "command": "python mock_services/ledger/server.py",
+    "port": 9100,
+    "health_check": "http://localhost:9100/ledger/entries",
+    "reset_endpoint": "http://localhost:9100/ledger/reset",
+    "env": {"LEDGER_FIXTURES": "tasks/T1_find_twice_paid/fixtures/ledger.json"},
+}
+
 TASK = {
     "task_id": "T1_find_twice_paid",
     "task_name": "Find what was paid twice",
     "category": "finance",
     "prompt": {"text": "Flag the entry that was paid twice and write its id to report.txt.", "language": "en"},
-    "services": [
-        {
-            "name": "ledger",
-            "command": "python mock_services/ledger/server.py",
-            "port": 9100,
-            "health_check": "http://localhost:9100/ledger/entries",
-            "reset_endpoint": "http://localhost:9100/ledger/reset",
-            "env": {"LEDGER_FIXTURES": "tasks/T1_find_twice_paid/fixtures/ledger.json"},
-        }
-    ],
+    "services": [SERVICE],
     "tools": [
         {"name": "ledger_list", "description": "All entries", "input_schema": {"type": "object", "properties": {}}},
         {

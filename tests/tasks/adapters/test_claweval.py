@@ -54,10 +54,10 @@ def test_reads_a_task_and_what_it_needs(folder: Path, monkeypatch: pytest.Monkey
     ("fields", "missing"),
     [
         (
-            {"services": [checkout.TASK["services"][0] | {"command": "python mock_services/x/server.py"}]},
+            {"services": [checkout.SERVICE | {"command": "python mock_services/x/server.py"}]},
             "service ledger",
-        ),  # type: ignore[index]
-        ({"services": [checkout.TASK["services"][0] | {"name": "web_real"}]}, "web web_real"),  # type: ignore[index]
+        ),
+        ({"services": [checkout.SERVICE | {"name": "web_real"}]}, "web web_real"),
         ({"user_agent": {"enabled": True}}, "user played by a model"),
         ({"sandbox_files": ["fixtures/gone.csv"]}, "file fixtures/gone.csv"),
         ({"sandbox_files": ["../../../etc/passwd"]}, "file ../../../etc/passwd"),

@@ -27,11 +27,9 @@ def beside(tmp_path: Path) -> claweval.Beside:
 
 async def call(address: tuple[str, int] | None, path: str, body: Any = None) -> tuple[int, Any]:
     assert address
-    async with (
-        aiohttp.ClientSession() as http,
-        http.post(f"http://{address[0]}:{address[1]}{path}", json=body) as answer,
-    ):
-        return answer.status, await answer.json(content_type=None) if answer.status != 404 or "tools" in path else None
+    url = f"http://{address[0]}:{address[1]}{path}"
+    async with aiohttp.ClientSession() as http, http.post(url, json=body) as answer:
+        return answer.status, await answer.json() if "json" in answer.content_type else None
 
 
 def programs() -> list[psutil.Process]:

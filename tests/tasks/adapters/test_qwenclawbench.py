@@ -23,6 +23,8 @@ external_dependency: none
 workspace_files:
 - source: data/kettles.csv
   dest: kettles.csv
+- path: notes/SOUL.md
+  content: "# Soul"
 ---
 ## Prompt
 
