@@ -118,7 +118,7 @@ def main() -> None:
     asked = json.loads(sys.stdin.read())
     sys.path.insert(0, f"{asked['checkout']}/src")
     os.chdir(asked["checkout"])
-    time.sleep = not_understood
+    setattr(time, "sleep", not_understood)  # noqa: B010 - graders call it by this name
     try:
         said: dict[str, Any] = grade(asked)
     except NoVerdict:

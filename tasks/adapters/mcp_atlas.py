@@ -76,9 +76,10 @@ def _item(row: Row) -> Item:
 
 def claims(text: Any) -> list[str]:
     """The claims of a `GTFA_CLAIMS`: a list, or one written as JSON or Python, or a line each."""
-    found = text if isinstance(text, list) else _listed(str(text or ""))
+    written = text if isinstance(text, str) else ""  # an empty cell of a CSV file is no text at all
+    found = text if isinstance(text, list) else _listed(written)
     if found is None:
-        found = str(text).splitlines()
+        found = written.splitlines()
     cleaned = (_BULLET.sub("", str(claim)).strip() for claim in found)
     return [claim for claim in cleaned if len(claim) > 3]
 
@@ -96,7 +97,7 @@ def _listed(text: str) -> list[Any] | None:
 
 def _names(text: Any) -> list[str]:
     """The tools' names; an entry may be the name, or an object with it."""
-    found = text if isinstance(text, list) else _listed(str(text or "")) or []
+    found = text if isinstance(text, list) else _listed(text if isinstance(text, str) else "") or []
     return [str(entry["name"] if isinstance(entry, dict) and "name" in entry else entry) for entry in found]
 
 

@@ -30,7 +30,7 @@ GIVE = "Online_Mind2Web.json or its folder (Hugging Face: osunlp/Online-Mind2Web
 
 THRESHOLD = 3
 MAX_IMAGES = 50
-_STATUS = re.compile(r"status:\W*(success|failure)\b", re.I)
+_STATUS = re.compile(r"status\W*:\W*(success|failure)\b", re.I)
 _SCORE = re.compile(r"[1-5]")
 
 

@@ -5,7 +5,7 @@ from tasks import transcript
 
 
 def call(number: int, parent: int | None, *messages: dict[str, Any], **given: Any) -> dict[str, Any]:
-    fields = {
+    fields: dict[str, Any] = {
         "call": number,
         "parent_call": parent,
         "status": "ok",

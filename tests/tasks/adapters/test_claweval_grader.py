@@ -14,7 +14,7 @@ from tasks.adapters import claweval_grader
 from tests.tasks.adapters import checkout
 
 COUNT = "cmd:python /workspace/fixtures/count.py"
-SAID = [
+SAID: list[dict[str, Any]] = [
     {"role": "system", "content": "You are a harness."},
     {"role": "user", "content": "Flag it."},
     {"role": "assistant", "tool_calls": [{"id": "1", "name": "Bash", "arguments": '{"command": "ls"}'}]},
