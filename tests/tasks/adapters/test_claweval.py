@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from tasks import adapters
 from tasks.adapters import Item
 from tasks.adapters import claweval
 from tasks.adapters.claweval import Sheet
+from tasks.git_history import fresh_workspace
+from tasks.sandboxes import choose
+from tasks.verify import verify
 from tests.tasks.adapters import checkout
 
 PUBLISHED = Path("/work/shared/data/claw-eval")
@@ -149,6 +153,7 @@ def test_all_published_tasks_load_and_say_what_they_need() -> None:
 GIVEN = os.environ.get("CLAW_EVAL_CHECKOUT", "")
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.skipif(not GIVEN, reason="CLAW_EVAL_CHECKOUT names no checkout")
 async def test_every_service_of_a_real_checkout_serves_its_tools(tmp_path: Path) -> None:
     """One task for each program among the services that need no key."""
@@ -163,3 +168,22 @@ async def test_every_service_of_a_real_checkout_serves_its_tools(tmp_path: Path)
             assert set(audit) == {service.name for service in item.record.services}
             seen |= programs
     assert len(seen) >= 14
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not GIVEN, reason="CLAW_EVAL_CHECKOUT names no checkout")
+async def test_doing_nothing_is_graded_and_is_no_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every task of a real checkout that needs no judge, by its own services, snapshot and grader."""
+    monkeypatch.delenv("JUDGE_URL", raising=False)
+    tasks = adapters.load(f"claweval:{GIVEN}", tmp_path / "cache")
+    found = {}
+    for task in tasks:
+        assert task.beside
+        place = tmp_path / task.id
+        async with task.beside.running(place / "beside"):
+            fresh_workspace(task.environment, place / "workspace")
+        grade = partial(task.beside.grade, place / "beside", [])
+        verdict = await verify(task.folder, place / "workspace", 60.0, choose("auto"), grade=grade)
+        found[task.id] = (verdict.reward, verdict.flags, verdict.reason if verdict.reward is None else "")
+    assert found == dict.fromkeys(found, (0.0, (), ""))
+    assert len(found) >= 20
