@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,16 +33,17 @@ WRONG = (f'{TOOL} ledger_flag \'{{"entry": "z"}}\'', "echo a > report.txt")
 class Script(Teacher):
     """Runs commands, one a turn, then says what it found."""
 
-    def __init__(self, *commands: str) -> None:
+    def __init__(self, *commands: str, end: str = "It was b.") -> None:
         super().__init__()
         self.commands = commands
+        self.end = end
         self.read: list[str] = []
 
     def turn(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Message:
         answers = [message.content for message in messages if message.role == "tool"]
         self.read = answers
         if len(answers) == len(self.commands):
-            return Message("assistant", "It was b.")
+            return Message("assistant", self.end)
         name, arguments = shell_call(tools, self.commands[len(answers)])
         return Message("assistant", tool_calls=(ToolCall(f"call_{len(answers)}", name, arguments),))
 
@@ -93,3 +95,18 @@ async def test_a_grader_without_a_verdict_is_no_zero(tmp_path: Path, task: Task)
         row = await fill(slot(replace(task)), place)
     assert (row["reward"], row["error_class"]) == (None, "VerifierError")
     assert "nobody knows" in row["verdict_reason"]
+
+
+GIVEN = os.environ.get("CLAW_EVAL_CHECKOUT", "")
+
+
+@pytest.mark.skipif(not GIVEN, reason="CLAW_EVAL_CHECKOUT names no checkout")
+async def test_a_published_task_is_solved_with_its_own_service_and_grader(tmp_path: Path) -> None:
+    tasks = adapters.load(f"claweval:{GIVEN}", tmp_path / "cache")
+    task = next(task for task in tasks if task.id == "t086-pinbench-calendar-event-creation")
+    times = {"start_time": "2026-03-10T15:00:00", "end_time": "2026-03-10T16:00:00"}
+    event = json.dumps({"title": "Project Sync", "attendees": ["john@example.com"]} | times)
+    script = Script(f"{TOOL} calendar_create_event '{event}'", end="Booked, to discuss the Q1 roadmap.")
+    async with arena(tmp_path, script) as place:
+        row = await fill(slot(task), place)
+    assert (row["reward"], row["error_class"]) == (1.0, None), row
