@@ -29,7 +29,7 @@ find_python() {
 }
 endef
 
-.PHONY: help setup harnesses harnesses-all doctor train train-long evaluate sft curate stop test test-harnesses lint warm-start model-smollm2 engine-vllm bench-proxy bench-records soak-proxy bench-train bench-rollouts bench-chaos tasks-validate tasks-canaries clean
+.PHONY: help setup harnesses harnesses-all doctor train train-long evaluate sft curate stop test test-harnesses lint warm-start model-smollm2 engine-vllm bench-proxy bench-records soak-proxy bench-train bench-rollouts bench-chaos tasks-validate tasks-canaries tasks-list clean
 
 help:  ## list the chores
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -147,6 +147,9 @@ tasks-validate: .venv/.ready  ## check the task set DIR, one line per problem
 tasks-canaries: .venv/.ready  ## score the solutions of the task set DIR in the sandbox: 1, and 0 without them
 	@[ -n "$(DIR)" ] || { echo "tasks-canaries: say which: make tasks-canaries DIR=folder"; exit 1; }
 	.venv/bin/python -m tasks.taskset canaries "$(DIR)"
+
+tasks-list: .venv/.ready  ## the task sets and what is missing for them; SETS="claweval:/path webvoyager:/path"
+	@.venv/bin/python -m tasks.list $(SETS)
 
 stop:  ## end the Prefect server and worker that KEEP=1 left running
 	@.venv/bin/python -m flows.local_stack stop

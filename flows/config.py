@@ -171,7 +171,7 @@ class RolloutConfig(Part):
     runs_dir: str = Field(default="runs", min_length=1, description="folder that holds the runs")
 
     harnesses: list[Harness] = Field(default=["claude_code", "codex"], min_length=1, description="harnesses to run in")
-    tasks: str = Field(default="builtin", min_length=1, description="builtin, or the folder of a task set")
+    tasks: str = Field(default="builtin", min_length=1, description="builtin, a task set's folder, or NAME:FOLDER")
 
     model: str = Field(default="tiny", min_length=1, description="tiny, smollm2, or a Hugging Face model folder")
     engine: Literal["embedded", "vllm"] = Field(default="embedded", description="policy server")

@@ -7,12 +7,14 @@ that a run that was cut off knows what is still owed.
 
 import asyncio
 import contextlib
+import functools
 import secrets
 import subprocess
 import time
 from collections.abc import Iterator
 from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import replace
 from datetime import UTC
 from datetime import datetime
 from pathlib import Path
@@ -25,6 +27,9 @@ from proxy_addons.errors import PolicyFailure
 from proxy_addons.identity import Rollout
 from proxy_addons.live import Limits
 from proxy_addons.packing import has_calls
+from proxy_addons.packing import read_calls
+from tasks import steps
+from tasks import transcript
 from tasks.git_history import fresh_workspace
 from tasks.harnesses import Harness
 from tasks.harnesses import end
@@ -37,6 +42,7 @@ from tasks.sandboxes import Outcome
 from tasks.sandboxes import Sandbox
 from tasks.sandboxes import Spec
 from tasks.taskset import Task
+from tasks.verify import Verdict
 from tasks.verify import verify
 
 MODEL_NAME = "policy-v1"
@@ -164,11 +170,14 @@ async def _try(slot: Slot, rollout: Rollout, arena: Arena) -> dict[str, Any]:
     scratch = arena.scratch / rollout.id
     try:
         with _timed(timings, "rollout"):
-            outcome, summary = await _run_harness(slot, rollout, arena, scratch, row)
+            outcome, summary, verdicts = await _run_harness(slot, rollout, arena, scratch, row)
         row |= _classify(slot, arena, outcome, summary)
         if row["error_class"] in (None, "PolicyFailure"):
             with _timed(timings, "score"):
-                row |= await _score(slot, arena, scratch / "workspace", row)
+                if slot.task.steps:
+                    row |= _entered(steps.combine(slot.task.step_reward, slot.task.steps, verdicts), row)
+                else:
+                    row |= await _score(slot, arena, scratch, row)
     except OpenForgeError as error:
         row |= {"error_class": error.error_class, "reason": str(error), "exit": row.get("exit") or "not_started"}
     finally:
@@ -191,8 +200,8 @@ _FROM_PROXY = (
 
 async def _run_harness(
     slot: Slot, rollout: Rollout, arena: Arena, scratch: Path, row: dict[str, Any]
-) -> tuple[Outcome, dict[str, Any]]:
-    """The harness in its sandbox, until it ends or our side breaks, and the proxy's summary of it.
+) -> tuple[Outcome, dict[str, Any], list[Verdict]]:
+    """The harness in its sandbox, until it ends or our side breaks, the proxy's summary of it, and steps' verdicts.
 
     What was recorded is entered in `row` however it ends.
     """
@@ -228,12 +237,25 @@ async def _run_harness(
             wall_s=min(arena.timeout_s, slot.task.agent_timeout_s),
             first_call_s=min(FIRST_CALL_S, arena.timeout_s),
         )
-        outcome = await _unless_broken(arena.sandbox.run(spec), proxy.failure(rollout))
+        async with task.beside.running(scratch / "beside") if task.beside else contextlib.nullcontext() as tools:
+            spec = replace(spec, tools=tools)
+
+            async def session(step: steps.Step, spec: Spec) -> tuple[Outcome, bool]:
+                argv = slot.harness.command(step.instruction, base_url, key, MODEL_NAME)
+                spec = replace(spec, argv=argv, wall_s=min(arena.timeout_s, step.agent_timeout_s))
+                outcome = await _unless_broken(arena.sandbox.run(spec), proxy.failure(rollout))
+                return outcome, end(slot.harness, outcome, 1, base_url).scored
+
+            verdicts: list[Verdict] = []
+            if task.steps:
+                outcome, verdicts = await steps.run(task.folder, task.steps, spec, session, arena.sandbox, scratch)
+            else:
+                outcome = await _unless_broken(arena.sandbox.run(spec), proxy.failure(rollout))
     except BaseException:
         with contextlib.suppress(InfrastructureError):  # the first error is the one to tell
             _enter(row, await asyncio.shield(proxy.end(rollout)))
         raise
-    return outcome, _enter(row, await proxy.end(rollout))
+    return outcome, _enter(row, await proxy.end(rollout)), verdicts
 
 
 def _enter(row: dict[str, Any], summary: dict[str, Any]) -> dict[str, Any]:
@@ -290,19 +312,26 @@ def _gave_up(outcome: Outcome) -> bool:
     return outcome.exit_code is not None and 0 <= outcome.exit_code < 128
 
 
-async def _score(slot: Slot, arena: Arena, workspace: Path, row: Mapping[str, Any]) -> dict[str, Any]:
+async def _score(slot: Slot, arena: Arena, scratch: Path, row: Mapping[str, Any]) -> dict[str, Any]:
     """The verdict, or why there is none. A verifier whose sandbox was lost is run again on the same workspace."""
-    task = slot.task
+    task, workspace, grade = slot.task, scratch / "workspace", None
+    if task.beside:
+        calls = await asyncio.to_thread(read_calls, row["calls_path"], transcript.COLUMNS)
+        grade = functools.partial(task.beside.grade, scratch / "beside", transcript.messages(calls))
     for left in reversed(range(arena.tries)):
         name = f"{row['rollout']}-verify{arena.tries - 1 - left or ''}"
         try:
-            verdict = await verify(
-                task.folder, workspace, task.verifier_timeout_s, arena.sandbox, name, task.image, arena.judge
-            )
+            limit_s, image = task.verifier_timeout_s, task.image
+            verdict = await verify(task.folder, workspace, limit_s, arena.sandbox, name, image, arena.judge, grade)
             break
         except InfrastructureError:
             if not left:
                 raise
+    return _entered(verdict, row)
+
+
+def _entered(verdict: Verdict, row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a verdict is in a rollout's row."""
     return {
         "reward": verdict.reward,
         "reward_parts": records.to_json(verdict.parts),

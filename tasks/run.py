@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from proxy_addons.errors import ConfigError
+from tasks import adapters
 from tasks import builtin
 from tasks import taskset
 from tasks.report import write_text
@@ -132,8 +133,13 @@ def exclusive(file: Path, otherwise: str) -> Iterator[None]:
 
 
 def load_tasks(source: str) -> list[Task]:
-    """The tasks of a set; `builtin` is written to the cache folder first. Raises ConfigError."""
+    """The tasks of a set: `builtin`, a folder of Harbor tasks, or a benchmark as NAME:FOLDER. Raises ConfigError.
+
+    What is no folder of Harbor tasks is written as one to the cache folder first.
+    """
     if source != "builtin":
+        if adapters.split(source):
+            return adapters.load(source, ROOT / ".openforge" / "tasks")
         return taskset.load(Path(source))
     folder = ROOT / ".openforge" / "tasks" / f"builtin-{BUILTIN_SEED}-{BUILTIN_TRAIN}-{BUILTIN_HELDOUT}"
     if not folder.exists():

@@ -22,8 +22,11 @@ from proxy_addons.errors import ConfigError
 from proxy_addons.errors import OpenForgeError
 from proxy_addons.hosts import check_hosts
 from proxy_addons.identity import check_name
+from tasks import steps
+from tasks.beside import Beside
 from tasks.rewards.rubric import read_rubric
 from tasks.rewards.scoring import read_scoring
+from tasks.steps import Step
 
 _DEFAULT_TIMEOUT_S = 600.0
 
@@ -35,7 +38,9 @@ class Task:
     `allow_hosts` are what its sandbox may reach, `model_hosts` what the policy stands in for there besides the known
     model APIs (`proxy_addons.egress`); without any the sandbox has no way out but the base URL. `image` is its
     container image, `memory_mb` and `cpus` what it asks for; None where it does not say. `judged`: its reward counts a
-    rubric, so that a judge must be configured.
+    rubric, so that a judge must be configured. `beside`: a benchmark's services and grader (`tasks.adapters`). `steps`:
+    in a task of several, which are run one after the other, and `step_reward` how their rewards become one
+    (`tasks.steps`).
     """
 
     id: str
@@ -52,6 +57,9 @@ class Task:
     memory_mb: int | None = None
     cpus: float | None = None
     judged: bool = False
+    beside: Beside | None = None
+    steps: tuple[Step, ...] = ()
+    step_reward: str = "mean"
 
     @property
     def environment(self) -> Path:
@@ -96,20 +104,18 @@ def read(folder: Path) -> tuple[Task | None, list[str]]:
         check_name("folder name", folder.name)
     except ConfigError as error:
         problems.append(str(error))
-    if (folder / "steps").is_dir():
-        return None, [
-            *problems,
-            "steps/: has several steps, and a rollout runs only one; leave it out or split it",
-        ]
+    settings, wrong = _settings(folder / "task.toml")
+    several = bool(settings.get("steps")) or (folder / "steps").is_dir()
     instruction_file = folder / "instruction.md"
     instruction = instruction_file.read_text().strip() if instruction_file.is_file() else ""
-    if not instruction:
+    if several:
+        instruction = "\n\n".join(step.instruction for step in settings.get("steps", ()))
+    elif not instruction:
         problems.append("instruction.md is missing or empty; it is what the agent is asked to do")
-    if not (folder / "tests/test.sh").is_file():
+    if not several and not (folder / "tests/test.sh").is_file():
         problems.append("tests/test.sh is missing; it writes the reward")
     if not (folder / "environment").is_dir():
         problems.append("environment/ is missing; it holds the workspace's files and may be empty")
-    settings, wrong = _settings(folder / "task.toml")
     problems += wrong
     if settings:
         try:
@@ -117,7 +123,10 @@ def read(folder: Path) -> tuple[Task | None, list[str]]:
             settings["judged"] = scoring.wants_judge
             if scoring.wants_judge:
                 read_rubric(folder)
-            if scoring.outcome in ("exact", "math") and not (folder / "tests/expected.txt").is_file():
+            compared = scoring.outcome in ("exact", "math", "rubric")
+            if compared and several:
+                problems.append("task.toml: metadata.reward.outcome must be reward or tests in a task of several steps")
+            elif scoring.outcome in ("exact", "math") and not (folder / "tests/expected.txt").is_file():
                 problems.append("tests/expected.txt is missing; the answer is compared with it")
         except ConfigError as error:
             problems += str(error).splitlines()
@@ -164,6 +173,14 @@ def _settings(file: Path) -> tuple[dict[str, Any], list[str]]:
     settings["image"] = asked.get("docker_image")
     if not isinstance(settings["image"], str | None):
         problems.append(f"task.toml: environment.docker_image must be text, not {settings['image']!r}")
+    if "steps" in data or (file.parent / "steps").is_dir():
+        limits = (
+            settings.get("agent_timeout_s", _DEFAULT_TIMEOUT_S),
+            settings.get("verifier_timeout_s", _DEFAULT_TIMEOUT_S),
+        )
+        settings["steps"], wrong = steps.read(file.parent, data, *limits)
+        settings["step_reward"] = data.get("multi_step_reward_strategy", "mean")
+        problems += wrong
     for key, kinds in (("memory_mb", (int,)), ("cpus", (int, float))):
         settings[key] = asked.get(key)
         if settings[key] is not None and (type(settings[key]) not in kinds or not 0 < settings[key] < 1e9):

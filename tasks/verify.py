@@ -20,6 +20,8 @@ import shutil
 import stat
 import tempfile
 import uuid
+from collections.abc import Awaitable
+from collections.abc import Callable
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import dropwhile
@@ -29,6 +31,7 @@ from typing import Any
 from proxy_addons.errors import ConfigError
 from proxy_addons.errors import InfrastructureError
 from proxy_addons.errors import VerifierError
+from tasks.beside import LEFT
 from tasks.rewards import answers
 from tasks.rewards import reports
 from tasks.rewards.rubric import Judge
@@ -50,6 +53,7 @@ MAX_FILES = 50_000
 MAX_DEPTH = 100
 MAX_FLAGS = 20
 _MAX_REPORT = 8 << 20
+_MAX_LEFT = 64 << 20
 
 _TESTS = "/tests"
 _VERDICT = "/verdict"
@@ -105,10 +109,12 @@ async def verify(
     name: str | None = None,
     image: str | None = None,
     judge: Judge | None = None,
+    grade: Callable[[bytes | None, float], Awaitable[dict[str, float]]] | None = None,
 ) -> Verdict:
     """Run the task's test.sh on a copy of `workspace`; `name` is the sandbox's, for `reap`, `image` the task's.
     `judge` is asked about a task with a rubric, unless its outcome is below the gate already.
 
+    With `grade`, the verdict is what it makes of what test.sh left for it, within as many seconds again.
     Raises ConfigError if the task has no tests, or no judge is there for its rubric, and InfrastructureError if the
     sandbox cannot be started or is lost.
     """
@@ -144,7 +150,11 @@ async def verify(
         if outcome.reason == "lost":
             raise InfrastructureError(f"the verifier's sandbox was lost: {outcome.detail}")
         try:
-            parts = _read(outcome, place / "verdict", scoring)
+            if grade is None:
+                parts = _read(outcome, place / "verdict", scoring)
+            else:
+                _check_end(outcome)
+                parts = await grade(_bytes(place / "verdict" / LEFT, _MAX_LEFT), timeout_s)
             if judge and scoring.wants_judge and parts.get(scoring.outcome, 0.0) >= scoring.gate:
                 parts["rubric"] = await judge.score(task_folder, place / "workspace")
             reward = compose(scoring, parts)
@@ -295,8 +305,7 @@ async def _compare(scoring: Scoring, task_folder: Path, workspace: Path, flags: 
 
 def _read(outcome: Outcome, folder: Path, scoring: Scoring) -> dict[str, float]:
     """The parts of the verdict that test.sh left, `reward` among them if it wrote one."""
-    if outcome.reason != "exited":
-        raise VerifierError(f"test.sh did not come to its end: {outcome.reason}, {outcome.detail}")
+    _check_end(outcome)
     text, fields = _bytes(folder / "reward.txt"), _bytes(folder / "reward.json")
     parts = _parts(fields) if fields is not None else {}
     if text is not None:
@@ -309,6 +318,11 @@ def _read(outcome: Outcome, folder: Path, scoring: Scoring) -> dict[str, float]:
                 return parts | {"tests": reports.share_passed(name, data)}
         raise VerifierError(f"test.sh exited with {outcome.exit_code} and wrote neither {' nor '.join(reports.NAMES)}")
     return parts
+
+
+def _check_end(outcome: Outcome) -> None:
+    if outcome.reason != "exited":
+        raise VerifierError(f"test.sh did not come to its end: {outcome.reason}, {outcome.detail}")
 
 
 def _bytes(file: Path, limit: int = 65536) -> bytes | None:

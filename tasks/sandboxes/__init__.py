@@ -4,7 +4,8 @@
 
 Inside, every backend looks the same: a read-only root with the host's own programs, or the task image's in a cluster,
 a fresh /tmp, the rollout's folders at /workspace and /home/agent, user 1000 without capabilities, and no network: the
-only way out is 127.0.0.1:8080, which is carried to `Spec.proxy`.
+only way out is 127.0.0.1:8080, which is carried to `Spec.proxy`; for a task with tools beside the sandbox also
+127.0.0.1:8081, to `Spec.tools`.
 
 A command that ends badly is an `Outcome`; a sandbox that cannot be started is an `InfrastructureError`.
 """
@@ -30,6 +31,7 @@ NAMES = (*LOCAL, "kubernetes")
 WORKSPACE = "/workspace"
 HOME = "/home/agent"
 PROXY_URL = "http://127.0.0.1:8080"
+TOOLS_URL = "http://127.0.0.1:8081"
 PYTHON = "/usr/bin/python3"
 
 Reason = Literal["exited", "timeout", "no_call", "oom", "killed", "start_failed", "lost"]
@@ -39,8 +41,8 @@ Reason = Literal["exited", "timeout", "no_call", "oom", "killed", "start_failed"
 class Spec:
     """One command in one sandbox.
 
-    `binds_ro` and `binds_rw` map a path inside to a file or folder of the host. `proxy` None: no way out at all.
-    `first_call_s`: end the command if it has not connected to the proxy by then. `log_dir` gets `stdout` and
+    `binds_ro` and `binds_rw` map a path inside to a file or folder of the host. `proxy` and `tools` None: no way out
+    at all. `first_call_s`: end the command if it has not connected to the proxy by then. `log_dir` gets `stdout` and
     `stderr`. `cpus` may be a fraction. Only a cluster looks at the last three: `image` is the task's container image,
     `payload` the harness whose own image holds `binds_ro`, `rollout` who this is.
     """
@@ -52,6 +54,7 @@ class Spec:
     home: Path
     log_dir: Path
     proxy: tuple[str, int] | None = None
+    tools: tuple[str, int] | None = None
     binds_ro: Mapping[str, Path] = field(default_factory=dict)
     binds_rw: Mapping[str, Path] = field(default_factory=dict)
     memory_mb: int = 2048
@@ -62,6 +65,10 @@ class Spec:
     image: str | None = None
     payload: str | None = None
     rollout: Rollout | None = None
+
+    def ways(self) -> dict[str, tuple[str, int]]:
+        """The ways out of the sandbox: name → address on the host."""
+        return {way: address for way, address in (("proxy", self.proxy), ("tools", self.tools)) if address}
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """First process of every local sandbox (pid 1): runs on the system's python3, standard library only.
 
-    python3 init.py PROXY MAX_PROCESSES MAX_FILE_BYTES COMMAND...
+    python3 init.py WAYS MAX_PROCESSES MAX_FILE_BYTES COMMAND...
 
-* PROXY 1: 127.0.0.1:8080 is carried to the unix socket beside this file, the sandbox's only way out.
+* WAYS: of `proxy,tools`, which of 127.0.0.1:8080 and :8081 are carried to the unix sockets beside this file, the
+  sandbox's only ways out.
 * MAX_PROCESSES 0 means that somebody else (a cgroup) holds the limit.
 * Standard input is a lifeline: it ends when the controller dies, and then everything here dies with pid 1.
 * How the command ended goes into `report`, one JSON object a line, because an exit code alone cannot tell
@@ -18,7 +19,7 @@ import sys
 import threading
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
-PORT = 8080
+PORTS = {"proxy": 8080, "tools": 8081}
 
 
 def report(**fields: object) -> None:
@@ -43,22 +44,22 @@ def pump(source: socket.socket, sink: socket.socket) -> None:
                     raise
 
 
-def carry(inner: socket.socket) -> None:
-    """Carry one connection to the proxy and back."""
+def carry(inner: socket.socket, way: str) -> None:
+    """Carry one connection out and back."""
     outer = socket.socket(socket.AF_UNIX)
     with inner, outer:
-        outer.connect(os.path.join(FOLDER, "proxy.sock"))
+        outer.connect(os.path.join(FOLDER, f"{way}.sock"))
         back = threading.Thread(target=pump, args=(outer, inner))
         back.start()
         pump(inner, outer)
         back.join()
 
 
-def accept(listener: socket.socket) -> None:
+def accept(listener: socket.socket, way: str) -> None:
     """Carry every connection, each in its own thread."""
     while True:
         connection, _ = listener.accept()
-        threading.Thread(target=carry, args=(connection,), daemon=True).start()
+        threading.Thread(target=carry, args=(connection, way), daemon=True).start()
 
 
 def watch_lifeline() -> None:
@@ -91,17 +92,18 @@ def start(command: list[str]) -> int:
 
 def main() -> None:
     """Start the command, carry its connections, and end with it."""
-    proxy, processes, file_bytes = (int(value) for value in sys.argv[1:4])
+    ways = sys.argv[1].split(",") if sys.argv[1] else []
+    processes, file_bytes = (int(value) for value in sys.argv[2:4])
     command = sys.argv[4:]
     report(started=True)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
     if processes:
         resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
-    listener = socket.create_server(("127.0.0.1", PORT), backlog=64) if proxy else None
+    listeners = {way: socket.create_server(("127.0.0.1", PORTS[way]), backlog=64) for way in ways}
     child = start(command)
-    if listener:
-        threading.Thread(target=accept, args=(listener,), daemon=True).start()
+    for way, listener in listeners.items():
+        threading.Thread(target=accept, args=(listener, way), daemon=True).start()
     threading.Thread(target=watch_lifeline, daemon=True).start()
     while True:  # pid 1 also reaps what the command left behind
         pid, status = os.waitpid(-1, 0)

@@ -152,6 +152,8 @@ class Kubernetes:
 
     async def run(self, spec: Spec) -> Outcome:
         """Run the command in a pod of its own to its end; nothing of it is left in the cluster."""
+        if spec.tools:
+            raise ConfigError(f"sandbox {spec.name}: its task has tools beside the sandbox, which only a local one has")
         assert self._opened, "enter the backend before use"
         kind = (spec.image, spec.payload)
         if kind in self._hopeless:

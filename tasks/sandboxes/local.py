@@ -58,9 +58,9 @@ class Box:
 
     def init(self, max_processes: int) -> list[str]:
         """The command line of the sandbox's first process."""
-        proxy = "1" if self.spec.proxy else "0"
+        ways = ",".join(self.spec.ways())
         script = f"{INSIDE}/init.py"
-        return [PYTHON, "-ISB", script, proxy, str(max_processes), str(MAX_FILE_BYTES), *self.spec.argv]
+        return [PYTHON, "-ISB", script, ways, str(max_processes), str(MAX_FILE_BYTES), *self.spec.argv]
 
     def report(self) -> dict[str, Any]:
         """What `init.py` said; its lines merged. The sandbox's user can write there: a torn line is no line."""
@@ -126,7 +126,7 @@ class _Life:
     runtime: Runtime
     box: Box
     process: asyncio.subprocess.Process | None = None
-    bridge: Bridge | None = None
+    bridges: dict[str, Bridge] = field(default_factory=dict)
     captures: list[asyncio.Task[None]] = field(default_factory=list)
     started_at: float = field(default_factory=time.monotonic)
     wall_s: float = 0.0
@@ -142,9 +142,9 @@ class _Life:
         return self.box.spec.log_dir / "stderr"
 
     async def start(self) -> None:
-        if self.box.spec.proxy:
-            self.bridge = Bridge(self.box.control / "proxy.sock", self.box.spec.proxy)
-            await self.bridge.start()
+        for way, address in self.box.spec.ways().items():
+            self.bridges[way] = Bridge(self.box.control / f"{way}.sock", address)
+            await self.bridges[way].start()
         pipe = asyncio.subprocess.PIPE
         self.process = await asyncio.create_subprocess_exec(
             *self.runtime.command(self.box), env=self.runtime.env(self.box), stdin=pipe, stdout=pipe, stderr=pipe
@@ -159,12 +159,13 @@ class _Life:
         """The reason why it must be ended now, or None if it ended by itself."""
         assert self.process
         spec, ended = self.box.spec, asyncio.create_task(self.process.wait())
-        if spec.first_call_s is not None and self.bridge:
-            called = asyncio.create_task(self.bridge.called.wait())
+        proxy = self.bridges.get("proxy")
+        if spec.first_call_s is not None and proxy:
+            called = asyncio.create_task(proxy.called.wait())
             limit = min(spec.first_call_s, spec.wall_s)
             await asyncio.wait({ended, called}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
             called.cancel()
-            if not ended.done() and not self.bridge.called.is_set():
+            if not ended.done() and not proxy.called.is_set():
                 return "no_call" if spec.first_call_s < spec.wall_s else "timeout"
         await asyncio.wait({ended}, timeout=spec.wall_s - (time.monotonic() - self.started_at))
         return None if ended.done() else "timeout"
@@ -180,8 +181,8 @@ class _Life:
             self.usage = self.runtime.usage(self.box)
             self.report = self.box.report()
         finally:
-            if self.bridge:
-                await self.bridge.stop()
+            for bridge in self.bridges.values():
+                await bridge.stop()
             await self.runtime.clean(self.box)
             if self.box.path.exists():
                 shutil.rmtree(self.box.path)

@@ -9,7 +9,7 @@ from tasks.sandboxes import WORKSPACE
 from tasks.sandboxes import Spec
 
 INSIDE = "/run/openforge"
-"""Where the control folder is seen: `init.py`, `proxy.sock` and `report`."""
+"""Where the control folder is seen: `init.py`, the ways' sockets and `report`."""
 
 _SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _ETC = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "ssl/certs", "ssl/openssl.cnf")

@@ -235,5 +235,5 @@ def test_what_is_wrong_is_one_line_before_anything_starts(more: dict[str, Any], 
 def test_an_evaluation_of_that_name_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
     (tmp_path / "set/run.json").write_text(json.dumps({"config": {"attempts": 2}}))
-    with pytest.raises(ConfigError, match="run 'set' is a run of another flow"):
+    with pytest.raises(ConfigError, match="run 'set' is an evaluation: choose another name"):
         run(tmp_path)

@@ -83,5 +83,5 @@ def test_what_cannot_be_compared_with_is_refused_before_anything_starts(tmp_path
 def test_a_training_run_of_that_name_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "ev").mkdir()
     (tmp_path / "ev" / "run.json").write_text(json.dumps({"config": {"epochs": 2}}))
-    with pytest.raises(ConfigError, match="run 'ev' is a run of another flow"):
+    with pytest.raises(ConfigError, match="run 'ev' is a training run: choose another name"):
         run(tmp_path)

@@ -114,11 +114,35 @@ def test_harbors_own_name_for_the_hosts(tmp_path: Path) -> None:
     assert task.allow_hosts == ("mirror.example",)
 
 
-def test_a_task_of_several_steps_is_refused_in_one_line(tmp_path: Path) -> None:
-    folder = make(tmp_path)
+def test_a_task_of_several_steps_needs_no_instruction_and_no_tests_of_its_own(tmp_path: Path) -> None:
+    folder = make(tmp_path, toml=f'{TOML}[[steps]]\nname = "one"\n[[steps]]\nname = "two"\n')
     (folder / "instruction.md").unlink()
+    (folder / "tests/test.sh").unlink()
+    for name in ("one", "two"):
+        (folder / "steps" / name / "tests").mkdir(parents=True)
+        (folder / "steps" / name / "instruction.md").write_text(f"Do {name}.\n")
+        (folder / "steps" / name / "tests/test.sh").write_text("exit 0\n")
+    (task,) = taskset.load(tmp_path)
+    assert [step.instruction for step in task.steps] == ["Do one.", "Do two."]
+    assert task.instruction == "Do one.\n\nDo two."
+    assert (task.step_reward, task.steps[0].agent_timeout_s) == ("mean", 30.0)
+
+
+def test_a_steps_folder_that_no_task_toml_speaks_of_is_told(tmp_path: Path) -> None:
+    (make(tmp_path) / "steps/one").mkdir(parents=True)
+    with pytest.raises(ConfigError) as caught:
+        taskset.load(tmp_path)
+    assert str(caught.value).splitlines() == [
+        "task one-1: task.toml names no step ([[steps]])",
+        "task one-1: steps/one: task.toml does not name it",
+    ]
+
+
+def test_an_answer_to_compare_does_not_go_with_several_steps(tmp_path: Path) -> None:
+    folder = make(tmp_path, toml='[metadata.reward]\noutcome = "exact"\n[[steps]]\nname = "one"\n')
     (folder / "steps/one").mkdir(parents=True)
-    with pytest.raises(ConfigError, match=r"^task one-1: steps/: has several steps, and a rollout runs only one"):
+    (folder / "steps/one/instruction.md").write_text("Do it.\n")
+    with pytest.raises(ConfigError, match="outcome must be reward or tests in a task of several steps"):
         taskset.load(tmp_path)
 
 

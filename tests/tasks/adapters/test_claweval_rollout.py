@@ -1,0 +1,112 @@
+"""A ClawEval task from its checkout to a reward: real services, real sandbox, real harness, the small grader."""
+
+import asyncio
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from proxy_addons import records
+from proxy_addons.conversation import Message
+from proxy_addons.conversation import Tool
+from proxy_addons.conversation import ToolCall
+from tasks import adapters
+from tasks import harnesses
+from tasks.rollout import fill
+from tasks.taskset import Task
+from tasks.teacher import shell_call
+from tests.tasks.adapters import checkout
+from tests.tasks.arena import Teacher
+from tests.tasks.arena import arena
+from tests.tasks.arena import slot
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+TOOL = "python3 skills/claw-tools/tool.py"
+RIGHT = (f"{TOOL} ledger_list '{{}}'", f'{TOOL} ledger_flag \'{{"entry": "b"}}\' && echo b > report.txt')
+WRONG = (f'{TOOL} ledger_flag \'{{"entry": "z"}}\'', "echo a > report.txt")
+
+
+class Script(Teacher):
+    """Runs commands, one a turn, then says what it found."""
+
+    def __init__(self, *commands: str, end: str = "It was b.") -> None:
+        super().__init__()
+        self.commands = commands
+        self.end = end
+        self.read: list[str] = []
+
+    def turn(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Message:
+        answers = [message.content for message in messages if message.role == "tool"]
+        self.read = answers
+        if len(answers) == len(self.commands):
+            return Message("assistant", self.end)
+        name, arguments = shell_call(tools, self.commands[len(answers)])
+        return Message("assistant", tool_calls=(ToolCall(f"call_{len(answers)}", name, arguments),))
+
+
+@pytest.fixture
+def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
+    monkeypatch.delenv("JUDGE_URL", raising=False)
+    return adapters.load(f"claweval:{checkout.make(tmp_path / 'checkout')}", tmp_path / "cache")[0]
+
+
+@pytest.mark.parametrize("harness", ["claude_code", "codex"])
+async def test_an_agent_that_does_it_is_rewarded(tmp_path: Path, task: Task, harness: str) -> None:
+    script = Script(*RIGHT)
+    async with arena(tmp_path, script) as place:
+        row = await fill(slot(task, harnesses.load(harness)), place)
+        calls = await asyncio.to_thread(records.read, row["calls_path"], records.CALLS)
+    assert (row["reward"], row["error_class"], row["exit"]) == (1.0, None, "completed"), row
+    parts = json.loads(row["reward_parts"])
+    assert (parts["task_score"], parts["completion"], parts["robustness"]) == (1.0, 1.0, 1.0)
+    assert '"id": "b"' in script.read[0]
+    assert row["calls"] == len(calls) == 3
+
+
+async def test_an_agent_that_does_not_gets_its_score(tmp_path: Path, task: Task) -> None:
+    async with arena(tmp_path, Script(*WRONG)) as place:
+        row = await fill(slot(task), place)
+    assert (row["reward"], row["error_class"]) == (0.0, None)
+    # Said b and left one line, but flagged nothing and wrote a; the one call of a tool failed.
+    assert json.loads(row["reward_parts"]) == {
+        "task_score": 0.5,
+        "completion": 0.5,
+        "robustness": 0.5,
+        "communication": 0.0,
+        "safety": 1.0,
+    }
+
+
+async def test_a_service_that_cannot_start_is_a_new_try_and_never_a_reward(tmp_path: Path, task: Task) -> None:
+    (tmp_path / "checkout/mock_services/ledger/server.py").write_text("raise SystemExit('no ledger today')\n")
+    async with arena(tmp_path, Script(*RIGHT)) as place:
+        row = await fill(slot(task), place)
+    assert (row["reward"], row["error_class"], row["try"]) == (None, "InfrastructureError", 1)
+    assert "no ledger today" in row["reason"]
+
+
+async def test_a_grader_without_a_verdict_is_no_zero(tmp_path: Path, task: Task) -> None:
+    (tmp_path / "checkout/tasks/T1_find_twice_paid/grader.py").write_text("raise ValueError('nobody knows')\n")
+    async with arena(tmp_path, Script(*RIGHT)) as place:
+        row = await fill(slot(replace(task)), place)
+    assert (row["reward"], row["error_class"]) == (None, "VerifierError")
+    assert "nobody knows" in row["verdict_reason"]
+
+
+GIVEN = os.environ.get("CLAW_EVAL_CHECKOUT", "")
+
+
+@pytest.mark.skipif(not GIVEN, reason="CLAW_EVAL_CHECKOUT names no checkout")
+async def test_a_published_task_is_solved_with_its_own_service_and_grader(tmp_path: Path) -> None:
+    tasks = adapters.load(f"claweval:{GIVEN}", tmp_path / "cache")
+    task = next(task for task in tasks if task.id == "t086-pinbench-calendar-event-creation")
+    times = {"start_time": "2026-03-10T15:00:00", "end_time": "2026-03-10T16:00:00"}
+    event = json.dumps({"title": "Project Sync", "attendees": ["john@example.com"]} | times)
+    script = Script(f"{TOOL} calendar_create_event '{event}'", end="Booked, to discuss the Q1 roadmap.")
+    async with arena(tmp_path, script) as place:
+        row = await fill(slot(task), place)
+    assert (row["reward"], row["error_class"]) == (1.0, None), row
