@@ -25,6 +25,10 @@ from proxy_addons.errors import PolicyFailure
 from proxy_addons.identity import Rollout
 from proxy_addons.live import Limits
 from proxy_addons.packing import has_calls
+from tasks.deadline import FINDING
+from tasks.deadline import Deadline
+from tasks.deadline import Overdue
+from tasks.deadline import late
 from tasks.git_history import fresh_workspace
 from tasks.harnesses import Harness
 from tasks.harnesses import end
@@ -35,6 +39,7 @@ from tasks.sandboxes import PROXY_URL
 from tasks.sandboxes import Outcome
 from tasks.sandboxes import Sandbox
 from tasks.sandboxes import Spec
+from tasks.slots import Slots
 from tasks.taskset import Task
 from tasks.verify import verify
 
@@ -63,7 +68,7 @@ class Arena:
     pids: int
     timeout_s: float
     tries: int
-    slots: asyncio.Semaphore
+    slots: Slots
     versions: Mapping[str, str] | None = None
 
     def version(self, harness: Harness) -> str:
@@ -119,12 +124,14 @@ def read_row(path: Path) -> dict[str, Any] | None:
     return records.read(str(path), records.ROLLOUTS)[0]
 
 
-async def fill(slot: Slot, arena: Arena) -> dict[str, Any]:
-    """Run tries at `slot` until one ends by itself; returns the last try's row. Nothing of it is left running."""
+async def fill(slot: Slot, arena: Arena, deadline: Deadline | None = None) -> dict[str, Any]:
+    """Run tries at `slot` until one ends by itself, or by the group's `deadline`; returns the last try's row. Nothing
+    of it is left running."""
     rollout = slot.rollout
-    async with arena.slots:  # held from try to try: what has begun is finished before anything new begins
+    # The slot is held from try to try: what has begun is finished before anything new begins.
+    async with arena.slots.place(rollout.epoch), late(deadline) as overdue:
         while True:
-            row = await _try(slot, rollout, arena)
+            row = await _try(slot, rollout, arena, overdue)
             path = row_path(arena.folder, rollout)
             await asyncio.to_thread(records.write, str(path), records.table([row], records.ROLLOUTS))
             if row["error_class"] != "InfrastructureError" or rollout.try_ + 1 >= arena.tries:
@@ -132,7 +139,7 @@ async def fill(slot: Slot, arena: Arena) -> dict[str, Any]:
             rollout = rollout.next_try()
 
 
-async def _try(slot: Slot, rollout: Rollout, arena: Arena) -> dict[str, Any]:
+async def _try(slot: Slot, rollout: Rollout, arena: Arena, overdue: "asyncio.Future[str]") -> dict[str, Any]:
     """One try, from registration to verdict, as a `rollouts` row."""
     started = datetime.now(UTC)
     row: dict[str, Any] = {
@@ -162,13 +169,16 @@ async def _try(slot: Slot, rollout: Rollout, arena: Arena) -> dict[str, Any]:
     scratch = arena.scratch / rollout.id
     try:
         with _timed(timings, "rollout"):
-            outcome, summary = await _run_harness(slot, rollout, arena, scratch, row)
+            outcome, summary = await _run_harness(slot, rollout, arena, scratch, row, overdue)
         row |= _classify(slot, arena, outcome, summary)
         if row["error_class"] in (None, "PolicyFailure"):
             with _timed(timings, "score"):
                 row |= await _score(slot, arena, scratch / "workspace", row)
     except OpenForgeError as error:
         row |= {"error_class": error.error_class, "reason": str(error), "exit": row.get("exit") or "not_started"}
+    except Overdue as error:
+        row |= {"reason": str(error), "exit": "overdue", "findings": [*row["findings"], FINDING]}
+        row["finding_counts"] = row["finding_counts"] | {FINDING: 1}
     finally:
         await asyncio.to_thread(remove, scratch)
     counts = records.to_json(row["finding_counts"])
@@ -188,9 +198,9 @@ _FROM_PROXY = (
 
 
 async def _run_harness(
-    slot: Slot, rollout: Rollout, arena: Arena, scratch: Path, row: dict[str, Any]
+    slot: Slot, rollout: Rollout, arena: Arena, scratch: Path, row: dict[str, Any], overdue: "asyncio.Future[str]"
 ) -> tuple[Outcome, dict[str, Any]]:
-    """The harness in its sandbox, until it ends or our side breaks, and the proxy's summary of it.
+    """The harness in its sandbox, until it ends, our side breaks or it is overdue, and the proxy's summary of it.
 
     What was recorded is entered in `row` however it ends.
     """
@@ -226,7 +236,7 @@ async def _run_harness(
             wall_s=min(arena.timeout_s, slot.task.agent_timeout_s),
             first_call_s=min(FIRST_CALL_S, arena.timeout_s),
         )
-        outcome = await _unless_broken(arena.sandbox.run(spec), proxy.failure(rollout))
+        outcome = await _unless_broken(arena.sandbox.run(spec), proxy.failure(rollout), overdue)
     except BaseException:
         with contextlib.suppress(InfrastructureError):  # the first error is the one to tell
             _enter(row, await asyncio.shield(proxy.end(rollout)))
@@ -239,13 +249,15 @@ def _enter(row: dict[str, Any], summary: dict[str, Any]) -> dict[str, Any]:
     return summary
 
 
-async def _unless_broken(run: Any, failure: Any) -> Outcome:
-    """The outcome of `run`; ended early, as an infrastructure failure, if `failure` returns first."""
+async def _unless_broken(run: Any, failure: Any, overdue: "asyncio.Future[str]") -> Outcome:
+    """The outcome of `run`; ended early, as an infrastructure failure, if `failure` returns first, or as overdue."""
     running, broken = asyncio.ensure_future(run), asyncio.ensure_future(failure)
     try:
-        await asyncio.wait({running, broken}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({running, broken, overdue}, return_when=asyncio.FIRST_COMPLETED)
         if running.done():
             return running.result()
+        if not broken.done():
+            raise Overdue(overdue.result())
         raise InfrastructureError(broken.result())
     finally:
         for task in (running, broken):
