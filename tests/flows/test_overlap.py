@@ -142,7 +142,10 @@ async def test_waiting_is_measured(tmp_path: Path) -> None:
 
 EPOCHS, TASKS, SIZE = 4, 3, 3
 SECONDS = {"quick": [0.2] * 3, "slow": [1.2] * 3, "uneven": [0.2, 0.3, 1.5]}
-flow = pytest.mark.timeout(240)
+
+
+def flow(test: Any) -> Any:
+    return pytest.mark.slow(pytest.mark.timeout(400)(test))
 
 
 @pytest.fixture(scope="module")
@@ -254,14 +257,6 @@ async def test_prefect_shows_updates_beside_the_next_rollouts(finished: Path) ->
     assert any(each.start_time and each.start_time < first.end_time for each in groups)
 
 
-@flow
-def test_an_epoch_that_trained_nothing_makes_nothing_too_old(tmp_path: Path, inputs: dict[str, Any]) -> None:
-    config = {**inputs, "run": "skips", "runs_dir": str(tmp_path)}
-    folder = asyncio.run(run(config, Update(train_s=0.2, skips=(2,))))
-    check_nothing_lost_none_double(folder)
-    assert trained(folder, 3)["weight_version"] == 1
-
-
 def start(config: dict[str, Any], train_s: float) -> "subprocess.Popen[bytes]":
     """The same flow in a process of its own."""
     environment = os.environ | get_current_settings().to_environment_variables(exclude_unset=True)
@@ -311,7 +306,7 @@ def test_killed_in_the_midst_of_both_halves_it_goes_on_from_its_files(tmp_path: 
 
 
 @flow
-def test_a_failing_update_ends_the_run_with_its_line_and_loses_no_rollout(
+def test_a_failing_update_ends_the_run_with_its_line_and_one_that_trains_nothing_makes_nothing_too_old(
     tmp_path: Path, inputs: dict[str, Any]
 ) -> None:
     config = {**inputs, "run": "fails", "runs_dir": str(tmp_path)}
@@ -322,8 +317,9 @@ def test_a_failing_update_ends_the_run_with_its_line_and_loses_no_rollout(
     assert not list((ROOT / ".openforge" / "scratch" / "fails").glob("*"))
     assert not list(folder.glob("epoch-*/calls/.*.ledger"))
     assert len(kept) < EPOCHS * TASKS * SIZE
-    asyncio.run(run(config, Update(train_s=0.1)))
+    asyncio.run(run(config, Update(train_s=0.1, skips=(2,))))
     check_nothing_lost_none_double(folder)
+    assert trained(folder, 3)["weight_version"] == 1
     assert {file: file.read_bytes() for file in kept} == kept
 
 
@@ -331,22 +327,22 @@ def test_a_failing_update_ends_the_run_with_its_line_and_loses_no_rollout(
 def test_a_groups_slow_rollout_is_ended_and_counted_and_a_slow_task_keeps_its_share(
     tmp_path: Path, inputs: dict[str, Any]
 ) -> None:
-    write_task(tmp_path / "tasks", "stuck", [0.1, 0.1, 60.0], [True, False, True])
-    write_task(tmp_path / "tasks", "slow", [1.5] * 3, [True, False, True])
+    write_task(tmp_path / "tasks", "stuck", [0.1, 0.1, 300.0], [True, False, True])
+    write_task(tmp_path / "tasks", "slow", [6.0] * 3, [True, False, True])
     write_task(tmp_path / "tasks", "quick", [0.1] * 3, [True, False, True])
-    config = {**inputs, "run": "late", "runs_dir": str(tmp_path), "tasks": str(tmp_path / "tasks"), "epochs": 3}
-    config |= {"group_deadline_s": 0.7, "concurrency": 9}
+    config = {**inputs, "run": "late", "runs_dir": str(tmp_path), "tasks": str(tmp_path / "tasks"), "epochs": 2}
+    config |= {"group_deadline_s": 5.0, "concurrency": 9}
     folder = asyncio.run(run(config, Update(train_s=0.2)))
     voted: Counter[str] = Counter()
-    for epoch in range(1, 4):
+    for epoch in (1, 2):
         rows = epoch_rows(folder, epoch)
         (late,) = [row for row in rows if row["exit"] == "overdue"]
         assert (late["task"], late["sample"], late["reward"], late["error_class"]) == ("stuck", 2, None, None)
-        assert late["reason"] == "ended: half of its group was done, and it was not 0.7 s later (group_deadline_s)"
+        assert late["reason"] == "ended: half of its group was done, and it was not 5 s later (group_deadline_s)"
         assert json.loads(late["finding_counts"]) == {"group_deadline": 1}
         assert len(read_calls(late["calls_path"])) == late["calls"] >= 1
         voted.update(row["task"] for row in rows if row["reward"] is not None)
         assert trained(folder, epoch)["refused"] == {}
-    assert voted == {"slow": 9, "quick": 9, "stuck": 6}
+    assert voted == {"slow": 6, "quick": 6, "stuck": 4}
     summary = json.loads((folder / "summary.json").read_text())
-    assert summary["findings"]["group_deadline"] == summary["unscored"] == 3
+    assert summary["findings"]["group_deadline"] == summary["unscored"] == 2
