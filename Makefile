@@ -29,7 +29,7 @@ find_python() {
 }
 endef
 
-.PHONY: help setup harnesses harnesses-all doctor train train-long evaluate sft curate stop test test-harnesses lint warm-start model-smollm2 engine-vllm bench-proxy bench-records soak-proxy bench-train bench-rollouts bench-chaos tasks-validate tasks-canaries tasks-list clean
+.PHONY: help setup harnesses harnesses-all doctor train train-long evaluate sft curate stop test test-harnesses lint warm-start model-smollm2 engine-vllm bench-proxy bench-records soak-proxy bench-train bench-rollouts bench-chaos bench-overlap tasks-validate tasks-canaries tasks-list clean
 
 help:  ## list the chores
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -210,6 +210,9 @@ bench-rollouts: setup  ## the controller of rollouts on Kubernetes, against the 
 
 bench-chaos: setup  ## 500 rollouts in a cluster that misbehaves, their controller killed three times; bench/out/chaos.json
 	@.venv/bin/python -m bench.chaos
+
+bench-overlap: setup  ## mode async beside sync, with scripted rollouts and updates, 5 minutes; bench/out/overlap.json
+	@.venv/bin/python -m bench.overlap
 
 .venv-litellm/.ready: | .venv/.ready
 	@echo "bench-proxy: installing LiteLLM, to measure against, in .venv-litellm"

@@ -22,6 +22,7 @@ from pydantic import ConfigDict
 from pydantic import Field
 from pydantic import ValidationError
 from pydantic import field_validator
+from pydantic import model_validator
 from pydantic_core import ErrorDetails
 
 from proxy_addons.errors import ConfigError
@@ -93,6 +94,9 @@ class TrainingConfig(Part):
     clip_grad: float = Field(default=1.0, gt=0, description="largest gradient norm")
     max_row_tokens: int = Field(
         default=16_384, ge=16, description="a longer training row is refused and counted, never cut"
+    )
+    max_staleness: int = Field(
+        default=1, ge=0, description="a row is refused whose oldest token was sampled more versions of the weights ago"
     )
     leave_out: list[str] = Field(
         default=list(SIDE_CALLS), description="findings whose calls are not trained: quota checks, warm-ups, titles"
@@ -245,7 +249,26 @@ class RunConfig(RolloutConfig):
     loggers: list[Literal["tensorboard", "wandb", "mlflow"]] = Field(
         default=[], description="where the numbers of each epoch go beside the report, through veRL"
     )
+    mode: Literal["sync", "async"] = Field(
+        default="sync", description="async: later epochs' rollouts run while an epoch trains (training.max_staleness)"
+    )
+    group_deadline_s: float | None = Field(
+        default=None,
+        gt=0,
+        description="seconds that a group's slower half may take longer; then they are ended, without a reward",
+    )
     training: TrainingConfig = TrainingConfig()
+
+    @model_validator(mode="after")
+    def _overlap_is_possible(self) -> "RunConfig":
+        if self.mode == "async" and self.training.max_staleness == 0:
+            raise ValueError(
+                "mode: async lets rollouts begin before their epoch's weights are there, and "
+                "training.max_staleness 0 refuses all of those; make it 1 or more, or mode sync"
+            )
+        if self.mode == "async" and self.evaluate_every:
+            raise ValueError("evaluate_every: its rollouts need weights that stand still; leave it out, or mode sync")
+        return self
 
 
 Config = TypeVar("Config", bound=RolloutConfig)

@@ -130,9 +130,7 @@ def server_answers(api: str) -> bool:
 def only_one(stack: Stack) -> Iterator[None]:
     """Hold the project's lock. Raises ConfigError if another `make train` has it."""
     stack.state.mkdir(parents=True, exist_ok=True)
-    busy = (
-        "one of `make train`, `evaluate`, `sft`, `curate`, `warm-start` runs here: wait, or end it with ctrl-C"
-    )
+    busy = "one of `make train`, `evaluate`, `sft`, `curate`, `warm-start` runs here: wait, or end it with ctrl-C"
     with exclusive(stack.state / "lock", busy):
         yield
 

@@ -32,6 +32,8 @@ from flows.config import RolloutConfig
 from flows.config import RunConfig
 from flows.config import load_config
 from flows.config import new_run_name
+from flows.overlap import overlap
+from proxy_addons import records
 from proxy_addons.errors import ConfigError
 from proxy_addons.live import Limits
 from proxy_addons.packing import pack
@@ -47,6 +49,8 @@ from tasks.epoch import plan_heldout
 from tasks.epoch import plan_training
 from tasks.epoch import run_group
 from tasks.epoch import stage
+from tasks.epoch import staleness
+from tasks.epoch import together
 from tasks.proxy import proxy_python
 from tasks.proxy import running_proxy
 from tasks.report import epoch_table
@@ -65,6 +69,7 @@ from tasks.run import model_folder
 from tasks.run import open_run
 from tasks.sandboxes import choose
 from tasks.sandboxes.kubernetes import Kubernetes
+from tasks.slots import Slots
 from tasks.stand_in import StandIn
 from tasks.taskset import Task as LearnTask
 from tasks.update import Trainer
@@ -103,6 +108,10 @@ async def openforge(config: RunConfig = DEFAULTS) -> str:
             await evaluate(session, "before", 0)
         for epoch in range(1, config.epochs + 1):
             if session.run.train_result(epoch) is None:
+                if config.mode == "async":
+                    await overlapped(session, epoch, log)
+                    break
+                await publish(session, epoch - 1)
                 await collect(session, epoch)
                 await update(session, epoch)
             await asyncio.to_thread(pack, str(session.run.epoch(epoch) / "calls"))
@@ -192,7 +201,7 @@ async def open_session(config: Config, stand_in: StandIn | None = None) -> Async
             pids=config.limits.pids,
             timeout_s=config.rollout_timeout_s,
             tries=config.retries,
-            slots=asyncio.Semaphore(config.concurrency),
+            slots=Slots(config.concurrency),
             judge=judge,
             versions=versions,
         )
@@ -220,14 +229,40 @@ async def _serving(
         )
 
 
+async def overlapped(session: Session[RunConfig], first: int, log: Callable[[int], None]) -> None:
+    """The epochs from `first` on, which is the next to train, in mode `async`; each is told to `log` when it is done."""
+
+    def version(epoch: int) -> int:
+        return session.run.weights(epoch, session.base_model)[1]
+
+    async def learn(epoch: int) -> dict[str, Any]:
+        await update(session, epoch)
+        await publish(session, epoch)
+        await asyncio.to_thread(pack, str(session.run.epoch(epoch) / "calls"))
+        log(epoch)
+        rollouts = str(session.run.epoch(epoch) / "rollouts.parquet")
+        rows = records.read(rollouts, records.ROLLOUTS, ["reward", "weight_version"])
+        return {"staleness": staleness(rows, version(epoch - 1))}
+
+    await publish(session, first - 1)
+    await overlap(
+        range(first, session.config.epochs + 1),
+        session.config.training.max_staleness,
+        version,
+        lambda epoch: collect(session, epoch),
+        learn,
+        session.run.path,
+        session.arena.slots,
+    )
+
+
 async def collect(session: Session[RunConfig], epoch: int) -> None:
-    """The training rollouts of an epoch, with the weights of the epoch before."""
+    """The training rollouts of an epoch, with the weights that are served."""
     config = session.config
     groups = plan_training(
         session.name, epoch, config.seed, session.tasks, session.harnesses, config.tasks_per_epoch, config.group_size
     )
-    await publish(session, epoch - 1)
-    await run_stage(session, session.run.epoch(epoch), groups, "rollout", epoch)
+    await run_stage(session, session.run.epoch(epoch), groups, "rollout", epoch, config.group_deadline_s)
 
 
 async def evaluate(session: Session[RunConfig], when: str, epoch: int) -> None:
@@ -249,11 +284,13 @@ async def evaluate(session: Session[RunConfig], when: str, epoch: int) -> None:
     await asyncio.to_thread(keep_best, session.run, epoch, success(folder))
 
 
-async def run_stage(session: Session[Any], folder: Path, groups: list[Group], name: str, epoch: int) -> None:
+async def run_stage(
+    session: Session[Any], folder: Path, groups: list[Group], name: str, epoch: int, deadline_s: float | None = None
+) -> None:
     """Run what a stage owes, one Prefect task per group, and gather its rows."""
     arena = replace(session.arena, folder=folder)
     with stage(session.run.path, name, epoch) as facts:
-        step = _group_step(groups, arena)
+        step = _group_step(groups, arena, deadline_s)
         runs = []
         for group in groups:
             todo = len(await asyncio.to_thread(owed, folder, group, arena.tries))
@@ -266,7 +303,7 @@ async def run_stage(session: Session[Any], folder: Path, groups: list[Group], na
                 )
             )
         print(f"{name}: {facts['owed']} rollouts to run, {facts['resumed']} already recorded")
-        await asyncio.gather(*runs)
+        await together(runs)
         rows = await asyncio.to_thread(merge, folder, groups, arena.tries)
     check_progress(rows, name)
     scored = [row["reward"] for row in rows if row["reward"] is not None]
@@ -274,7 +311,7 @@ async def run_stage(session: Session[Any], folder: Path, groups: list[Group], na
     print(f"{name}: {len(rows)} tries recorded, {len(scored)} scored, mean reward {mean}")
 
 
-def _group_step(groups: list[Group], arena: Arena) -> Task[[str, str, str], Any]:
+def _group_step(groups: list[Group], arena: Arena, deadline_s: float | None) -> Task[[str, str, str], Any]:
     """The Prefect task that fills one group of a stage."""
     by_name = {group[0].group: group for group in groups}
 
@@ -285,7 +322,7 @@ def _group_step(groups: list[Group], arena: Arena) -> Task[[str, str, str], Any]
         cache_key_fn=lambda _, given: f"{given['run']}/{given['place']}/{given['group']}",
     )
     async def rollout_group(run: str, place: str, group: str) -> dict[str, Any]:
-        return await run_group(by_name[group], arena)
+        return await run_group(by_name[group], arena, deadline_s)
 
     return rollout_group
 

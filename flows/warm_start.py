@@ -47,6 +47,7 @@ from tasks.rollout import fill
 from tasks.run import ROOT
 from tasks.run import model_path
 from tasks.sandboxes import choose
+from tasks.slots import Slots
 from tasks.update import run_module
 from training import smollm2
 from training import tiny_model
@@ -177,7 +178,7 @@ async def _arena(config: WarmStartConfig, model: Path, folder: Path) -> AsyncIte
                 pids=256,
                 timeout_s=60.0,
                 tries=TRIES,
-                slots=asyncio.Semaphore(config.concurrency),
+                slots=Slots(config.concurrency),
             )
     finally:
         teacher.stop()

@@ -103,6 +103,10 @@ FINDINGS: Mapping[str, Finding] = {
     "egress_passed": Finding(
         "info", "rollout", "The sandbox reached this host, as its task allows; what, is not recorded."
     ),
+    # the rollout's group (tasks/deadline.py)
+    "group_deadline": Finding(
+        "warning", "rollout", "It was ended because half of its group was done long before it; it has no reward."
+    ),
     # the verifier (tasks/verify.py)
     "changed": Finding("warning", "rollout", "The agent changed this file of the tests; the original was run."),
     "planted": Finding("warning", "rollout", "The agent left this file, which could steer tests; they ran without."),

@@ -8,8 +8,10 @@ import asyncio
 import json
 import random
 import time
+from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
@@ -19,6 +21,7 @@ from typing import Any
 from proxy_addons import records
 from proxy_addons.errors import ConfigError
 from proxy_addons.identity import Rollout
+from tasks.deadline import Deadline
 from tasks.harnesses import Harness
 from tasks.rollout import Arena
 from tasks.rollout import Slot
@@ -89,10 +92,21 @@ def owed(folder: Path, slots: Iterable[Slot], tries: int) -> list[Slot]:
     return [slot for slot in slots if recorded(folder, slot, tries) is None]
 
 
-async def run_group(group: Group, arena: Arena) -> dict[str, Any]:
-    """Fill what is owed of `group`; a small manifest of what it came to."""
+async def run_group(group: Group, arena: Arena, deadline_s: float | None = None) -> dict[str, Any]:
+    """Fill what is owed of `group`; a small manifest of what it came to. `deadline_s`: see `tasks.deadline`."""
     todo = await asyncio.to_thread(owed, arena.folder, group, arena.tries)
-    await _all(fill(slot, arena) for slot in todo)
+    deadline = Deadline(deadline_s, len(group)) if deadline_s else None
+
+    async def one(slot: Slot) -> None:
+        row = await fill(slot, arena, deadline)
+        if deadline:
+            deadline.ended(row["reward"])
+
+    if deadline:
+        for slot in group:
+            if row := recorded(arena.folder, slot, arena.tries):
+                deadline.ended(row["reward"])
+    await together(one(slot) for slot in todo)
     rows = [recorded(arena.folder, slot, arena.tries) for slot in group]
     return {
         "group": group[0].group,
@@ -102,7 +116,7 @@ async def run_group(group: Group, arena: Arena) -> dict[str, Any]:
     }
 
 
-async def _all(coroutines: Iterable[Any]) -> None:
+async def together(coroutines: Iterable[Any]) -> None:
     """Wait for all; the first error ends the others, and is raised as it is."""
     running = [asyncio.ensure_future(each) for each in coroutines]
     try:
@@ -125,6 +139,12 @@ def merge(folder: Path, groups: Iterable[Group], tries: int) -> list[dict[str, A
             rollout = rollout.next_try()
     records.write(str(folder / "rollouts.parquet"), records.table(rows, records.ROLLOUTS))
     return rows
+
+
+def staleness(rows: Iterable[Mapping[str, Any]], version: int) -> dict[int, int]:
+    """How many rollouts with a reward began how many versions before `version`, the one that they train."""
+    began = (row["weight_version"] for row in rows if row["reward"] is not None and row["weight_version"] is not None)
+    return dict(sorted(Counter(version - each for each in began).items()))
 
 
 def check_progress(rows: Sequence[dict[str, Any]], name: str) -> None:

@@ -110,6 +110,7 @@ def render(template: str, **values: Any) -> str:
 
 def epoch_table(epochs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     """One row of readable text per epoch: the table of the report and of the Prefect artifact."""
+    overlapped = any(epoch["overlap"] for epoch in epochs)
     return [
         {
             "epoch": str(epoch["epoch"]),
@@ -124,9 +125,19 @@ def epoch_table(epochs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
             "log-prob difference, mean / max": f"{number(epoch['agreement_mean'])} / {number(epoch['agreement_max'])}",
             "findings": findings_line(epoch["findings"]),
             "time": duration(sum(epoch["seconds"].values()) if epoch["seconds"] else None),
+            **(_overlap_cells(epoch["overlap"] or {}) if overlapped else {}),
         }
         for epoch in epochs
     ]
+
+
+def _overlap_cells(overlap: Mapping[str, Any]) -> dict[str, str]:
+    behind = overlap.get("staleness") or {}
+    shares = (overlap.get("update_waited"), overlap.get("slots_idle"))
+    return {
+        "rollouts by versions behind": ", ".join(f"{versions}: {count}" for versions, count in behind.items()) or "–",
+        "waiting: update / places": " / ".join("–" if share is None else f"{share:.0%}" for share in shares),
+    }
 
 
 def number(value: float | None) -> str:
@@ -199,11 +210,12 @@ def _epoch(number: int, tries: Sequence[Row], train: dict[str, Any] | None, stag
         "agreement_mean": agreement.get("mean"),
         "agreement_max": agreement.get("max"),
         "seconds": _seconds([stage for stage in stages if stage["epoch"] == number and _of_epoch(stage)]),
+        "overlap": next((s for s in stages if s["stage"] == "overlap" and s["epoch"] == number), None),
     }
 
 
 def _of_epoch(stage: Row) -> bool:
-    return not str(stage["stage"]).startswith("evaluate")
+    return not str(stage["stage"]).startswith(("evaluate", "overlap"))
 
 
 def last_tries(tries: Iterable[Row]) -> list[Row]:

@@ -30,6 +30,10 @@ from proxy_addons.packing import has_calls
 from proxy_addons.packing import read_calls
 from tasks import steps
 from tasks import transcript
+from tasks.deadline import FINDING
+from tasks.deadline import Deadline
+from tasks.deadline import Overdue
+from tasks.deadline import late
 from tasks.git_history import fresh_workspace
 from tasks.harnesses import Harness
 from tasks.harnesses import end
@@ -41,6 +45,7 @@ from tasks.sandboxes import PROXY_URL
 from tasks.sandboxes import Outcome
 from tasks.sandboxes import Sandbox
 from tasks.sandboxes import Spec
+from tasks.slots import Slots
 from tasks.taskset import Task
 from tasks.verify import Verdict
 from tasks.verify import verify
@@ -70,7 +75,7 @@ class Arena:
     pids: int
     timeout_s: float
     tries: int
-    slots: asyncio.Semaphore
+    slots: Slots
     judge: Judge | None = None
     versions: Mapping[str, str] | None = None
 
@@ -127,12 +132,14 @@ def read_row(path: Path) -> dict[str, Any] | None:
     return records.read(str(path), records.ROLLOUTS)[0]
 
 
-async def fill(slot: Slot, arena: Arena) -> dict[str, Any]:
-    """Run tries at `slot` until one ends by itself; returns the last try's row. Nothing of it is left running."""
+async def fill(slot: Slot, arena: Arena, deadline: Deadline | None = None) -> dict[str, Any]:
+    """Run tries at `slot` until one ends by itself, or by the group's `deadline`; returns the last try's row. Nothing
+    of it is left running."""
     rollout = slot.rollout
-    async with arena.slots:  # held from try to try: what has begun is finished before anything new begins
+    # The slot is held from try to try: what has begun is finished before anything new begins.
+    async with arena.slots.place(rollout.epoch), late(deadline) as overdue:
         while True:
-            row = await _try(slot, rollout, arena)
+            row = await _try(slot, rollout, arena, overdue)
             path = row_path(arena.folder, rollout)
             await asyncio.to_thread(records.write, str(path), records.table([row], records.ROLLOUTS))
             if row["error_class"] != "InfrastructureError" or rollout.try_ + 1 >= arena.tries:
@@ -140,7 +147,7 @@ async def fill(slot: Slot, arena: Arena) -> dict[str, Any]:
             rollout = rollout.next_try()
 
 
-async def _try(slot: Slot, rollout: Rollout, arena: Arena) -> dict[str, Any]:
+async def _try(slot: Slot, rollout: Rollout, arena: Arena, overdue: "asyncio.Future[str]") -> dict[str, Any]:
     """One try, from registration to verdict, as a `rollouts` row."""
     started = datetime.now(UTC)
     row: dict[str, Any] = {
@@ -170,7 +177,7 @@ async def _try(slot: Slot, rollout: Rollout, arena: Arena) -> dict[str, Any]:
     scratch = arena.scratch / rollout.id
     try:
         with _timed(timings, "rollout"):
-            outcome, summary, verdicts = await _run_harness(slot, rollout, arena, scratch, row)
+            outcome, summary, verdicts = await _run_harness(slot, rollout, arena, scratch, row, overdue)
         row |= _classify(slot, arena, outcome, summary)
         if row["error_class"] in (None, "PolicyFailure"):
             with _timed(timings, "score"):
@@ -180,6 +187,9 @@ async def _try(slot: Slot, rollout: Rollout, arena: Arena) -> dict[str, Any]:
                     row |= await _score(slot, arena, scratch, row)
     except OpenForgeError as error:
         row |= {"error_class": error.error_class, "reason": str(error), "exit": row.get("exit") or "not_started"}
+    except Overdue as error:
+        row |= {"reason": str(error), "exit": "overdue", "findings": [*row["findings"], FINDING]}
+        row["finding_counts"] = row["finding_counts"] | {FINDING: 1}
     finally:
         await asyncio.to_thread(remove, scratch)
     counts = records.to_json(row["finding_counts"])
@@ -199,9 +209,10 @@ _FROM_PROXY = (
 
 
 async def _run_harness(
-    slot: Slot, rollout: Rollout, arena: Arena, scratch: Path, row: dict[str, Any]
+    slot: Slot, rollout: Rollout, arena: Arena, scratch: Path, row: dict[str, Any], overdue: "asyncio.Future[str]"
 ) -> tuple[Outcome, dict[str, Any], list[Verdict]]:
-    """The harness in its sandbox, until it ends or our side breaks, the proxy's summary of it, and steps' verdicts.
+    """The harness in its sandbox, until it ends, our side breaks or it is overdue; the proxy's summary of it; the steps'
+    verdicts.
 
     What was recorded is entered in `row` however it ends.
     """
@@ -243,14 +254,14 @@ async def _run_harness(
             async def session(step: steps.Step, spec: Spec) -> tuple[Outcome, bool]:
                 argv = slot.harness.command(step.instruction, base_url, key, MODEL_NAME)
                 spec = replace(spec, argv=argv, wall_s=min(arena.timeout_s, step.agent_timeout_s))
-                outcome = await _unless_broken(arena.sandbox.run(spec), proxy.failure(rollout))
+                outcome = await _unless_broken(arena.sandbox.run(spec), proxy.failure(rollout), overdue)
                 return outcome, end(slot.harness, outcome, 1, base_url).scored
 
             verdicts: list[Verdict] = []
             if task.steps:
                 outcome, verdicts = await steps.run(task.folder, task.steps, spec, session, arena.sandbox, scratch)
             else:
-                outcome = await _unless_broken(arena.sandbox.run(spec), proxy.failure(rollout))
+                outcome = await _unless_broken(arena.sandbox.run(spec), proxy.failure(rollout), overdue)
     except BaseException:
         with contextlib.suppress(InfrastructureError):  # the first error is the one to tell
             _enter(row, await asyncio.shield(proxy.end(rollout)))
@@ -263,13 +274,15 @@ def _enter(row: dict[str, Any], summary: dict[str, Any]) -> dict[str, Any]:
     return summary
 
 
-async def _unless_broken(run: Any, failure: Any) -> Outcome:
-    """The outcome of `run`; ended early, as an infrastructure failure, if `failure` returns first."""
+async def _unless_broken(run: Any, failure: Any, overdue: "asyncio.Future[str]") -> Outcome:
+    """The outcome of `run`; ended early, as an infrastructure failure, if `failure` returns first, or as overdue."""
     running, broken = asyncio.ensure_future(run), asyncio.ensure_future(failure)
     try:
-        await asyncio.wait({running, broken}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({running, broken, overdue}, return_when=asyncio.FIRST_COMPLETED)
         if running.done():
             return running.result()
+        if not broken.done():
+            raise Overdue(overdue.result())
         raise InfrastructureError(broken.result())
     finally:
         for task in (running, broken):

@@ -70,6 +70,12 @@ def test_a_loaded_config_loads_to_itself() -> None:
             "kubernetes.images.codex: 'my image' is refused: write it as REPOSITORY:TAG, without spaces.",
         ),
         ({"kubernetes": {"control_port": 0}}, "kubernetes.control_port: 0 is refused: input should be greater than"),
+        ({"mode": "fast"}, "mode: 'fast' is refused: input should be 'sync' or 'async'."),
+        ({"group_deadline_s": 0}, "group_deadline_s: 0 is refused: input should be greater than 0."),
+        (
+            {"mode": "async", "training": {"max_staleness": 0}},
+            "mode: async lets rollouts begin before their epoch's weights are there",
+        ),
         ({"run": "My Run"}, "run: 'My Run' is refused: run 'My Run': use at most 40 lower-case letters"),
     ],
 )

@@ -1,6 +1,5 @@
 """Everything that a rollout needs, for real, with the scripted teacher or any engine as the policy."""
 
-import asyncio
 import re
 from collections.abc import AsyncIterator
 from collections.abc import Sequence
@@ -28,6 +27,7 @@ from tasks.rollout import Arena
 from tasks.rollout import Slot
 from tasks.run import ROOT
 from tasks.sandboxes import choose
+from tasks.slots import Slots
 from tasks.teacher import teacher_turn
 from tasks.teacher_server import app
 from tests.support.toy_model import SPECIAL
@@ -106,7 +106,7 @@ async def arena_of(engine: str, model: Path, folder: Path) -> AsyncIterator[Aren
             pids=256,
             timeout_s=60.0,
             tries=2,
-            slots=asyncio.Semaphore(2),
+            slots=Slots(2),
         )
 
 

@@ -11,6 +11,7 @@ from tasks.epoch import check_progress
 from tasks.epoch import plan_heldout
 from tasks.epoch import plan_training
 from tasks.epoch import stage
+from tasks.epoch import staleness
 from tasks.taskset import Task
 
 BOTH = [harnesses.load("claude_code"), harnesses.load("codex")]
@@ -61,6 +62,12 @@ def test_heldout_tasks_are_the_same_in_every_run_and_never_trained() -> None:
 def test_too_few_heldout_tasks_is_said_before_anything_starts() -> None:
     with pytest.raises(ConfigError, match="heldout_tasks: 6 asked for, the set has 2"):
         plan_heldout("a", 0, "heldout_before", tasks(4, 2), BOTH, 6, 2)
+
+
+def test_staleness_counts_rollouts_with_a_reward_by_the_oldest_weights_in_them() -> None:
+    rows: list[dict[str, Any]] = [{"reward": 1.0, "weight_version": 3}, {"reward": 0.0, "weight_version": 2}] * 2
+    rows += [{"reward": None, "weight_version": 1}, {"reward": 0.0, "weight_version": None}]
+    assert staleness(rows, 3) == {0: 2, 1: 2}
 
 
 def test_o63_a_stage_without_any_progress_ends_with_the_reason() -> None:

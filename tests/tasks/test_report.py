@@ -135,6 +135,19 @@ def test_held_out_success_after_each_epoch(finished: Path) -> None:
     assert [each["heldout_success"] for each in table] == [0.5, 0.75]
 
 
+def test_epochs_that_overlapped_say_how_old_their_rollouts_were_and_who_waited(finished: Path) -> None:
+    assert "rollouts by versions behind" not in epoch_table(summarise(finished)[1])[0]
+    line = {"stage": "overlap", "epoch": 2, "seconds": 31.0, "update_waited": 0.125, "slots_idle": 0.0}
+    with (finished / "stages.jsonl").open("a") as stages:
+        stages.write(json.dumps({**line, "staleness": {"0": 1, "1": 3}}) + "\n")
+    summary, epochs = summarise(finished)
+    first, second = epoch_table(epochs)
+    assert (first["rollouts by versions behind"], first["waiting: update / places"]) == ("–", "– / –")
+    assert (second["rollouts by versions behind"], second["waiting: update / places"]) == ("0: 1, 1: 3", "12% / 0%")
+    assert second["time"] == "36.0 s"
+    assert "Epochs overlap" in write_report(finished, summary, epochs).read_text()
+
+
 def test_what_was_measured_of_the_engines_is_shown(finished: Path) -> None:
     assert "Not measured." in write_report(finished, *summarise(finished)).read_text()
     engine = {"engine": "http://127.0.0.1:8200", "logprob_kind": "processed", "max_model_len": None}

@@ -1,6 +1,5 @@
 """A slot filled over a cluster: real Claude Code, real proxy, real sidecars, a verifier in a pod of its own."""
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from tasks.rollout import fill
 from tasks.rollout import recorded
 from tasks.run import ROOT
 from tasks.sandboxes import PROXY_URL
+from tasks.slots import Slots
 from tests.kube import scripts
 from tests.kube.mounted import Mounted
 from tests.tasks.arena import Teacher
@@ -74,7 +74,7 @@ async def test_the_same_records_as_in_a_local_sandbox(
         real_pods(tmp_path, images(), run="test", bounds=Bounds()) as (_, sandbox),
     ):
         # One at a time: processes share the one port that pods have each for themselves.
-        cluster = replace(place, sandbox=sandbox, folder=tmp_path / "cluster", slots=asyncio.Semaphore(1))
+        cluster = replace(place, sandbox=sandbox, folder=tmp_path / "cluster", slots=Slots(1))
         there = await run_group(group, cluster)
         monkeypatch.setattr("tasks.rollout.PROXY_URL", PROXY_URL)
         here = await run_group(group, replace(place, folder=tmp_path / "local"))
