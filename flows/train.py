@@ -230,7 +230,7 @@ async def _serving(
 
 
 async def overlapped(session: Session[RunConfig], first: int, log: Callable[[int], None]) -> None:
-    """The epochs from `first` on, which is the next to train, in mode `async`; each is told to `log` when it is done."""
+    """The epochs from `first` on, which is the next to train, in mode `async`; each is told to `log` when done."""
 
     def version(epoch: int) -> int:
         return session.run.weights(epoch, session.base_model)[1]

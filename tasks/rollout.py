@@ -211,7 +211,7 @@ _FROM_PROXY = (
 async def _run_harness(
     slot: Slot, rollout: Rollout, arena: Arena, scratch: Path, row: dict[str, Any], overdue: "asyncio.Future[str]"
 ) -> tuple[Outcome, dict[str, Any], list[Verdict]]:
-    """The harness in its sandbox, until it ends, our side breaks or it is overdue; the proxy's summary of it; the steps'
+    """The harness in its sandbox, until it ends, our side breaks or it is overdue; the proxy's summary; the steps'
     verdicts.
 
     What was recorded is entered in `row` however it ends.
