@@ -28,9 +28,7 @@ from pydantic_core import ErrorDetails
 from proxy_addons.errors import ConfigError
 from proxy_addons.identity import check_name
 from tasks.rewards.rubric import JudgeConfig
-from training.job import Advantage
-from training.job import Loss
-from training.job import Weighting
+from training.job import Objective
 from training.rows import SIDE_CALLS
 
 PROFILES = Path(__file__).parent / "profiles"
@@ -75,22 +73,12 @@ class Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class TrainingConfig(Part):
+class TrainingConfig(Objective):
     """The weight update: veRL's actor step on the recorded tokens."""
 
     learning_rate: float = Field(default=3e-4, gt=0, le=1, description="AdamW learning rate, constant")
     mini_batches: int = Field(default=1, ge=1, le=1024, description="optimizer steps per pass over an epoch's rows")
     ppo_epochs: int = Field(default=1, ge=1, le=16, description="passes over an epoch's rows")
-    negative_weight: float = Field(
-        default=1.0, ge=0, le=1, description="factor on negative advantages; 1 is GRPO, 0 learns from successes only"
-    )
-    advantage: Advantage = Field(default="grpo", description="how a rollout is compared with its group")
-    loss: Loss = Field(default="ppo", description="the clipped policy loss: of tokens, of whole rows, or of weights")
-    weighting: Weighting = Field(default="token", description="what weighs alike in the loss of an optimizer step")
-    clip_ratio: float = Field(default=0.2, gt=0, lt=1, description="PPO clip: the ratio stays within 1 ± this")
-    clip_ratio_high: float | None = Field(
-        default=None, gt=0, description="clip of ratios above 1, if it is not clip_ratio"
-    )
     clip_grad: float = Field(default=1.0, gt=0, description="largest gradient norm")
     max_row_tokens: int = Field(
         default=16_384, ge=16, description="a longer training row is refused and counted, never cut"
@@ -314,8 +302,8 @@ def _sentence(problem: ErrorDetails, kind: type[BaseModel]) -> str:
     where = ".".join(str(part) for part in path)
     message = problem["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
-    if not where:  # about several fields at once; the message names them
-        return f"{message}."
+    if problem["type"] == "value_error" and isinstance(problem["input"], dict):  # about several fields; it names them
+        return f"{where}: {message}." if where else f"{message}."
     if problem["type"] == "extra_forbidden":
         if path[-1] in _NOT_REPRODUCED:
             return (

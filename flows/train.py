@@ -103,6 +103,9 @@ async def openforge(config: RunConfig = DEFAULTS) -> str:
         config: what to train, on what, for how long. Fields left out come from the profile.
     """
     config = load_config(config)
+    reference = config.training.reference_model
+    if reference and not (Path(reference) / "config.json").is_file():
+        raise ConfigError(f"training.reference_model: {reference} holds no model; name a folder with config.json")
     async with open_session(config) as session, tracking(session) as log:
         if config.evaluate_first:
             await evaluate(session, "before", 0)

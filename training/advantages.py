@@ -9,7 +9,13 @@ have the same reward: there is nothing to compare. Under grpo_passk so is one wh
     rloo         reward_i - mean of the others         arXiv:2402.14740
     grpo_passk   (best - second best) / (std + 1e-6)   for the best one, 0 for the others: arXiv:2503.19595
 
-with mean and sample std over the group's n voters. Then, where it is below 0, advantage_i *= negative_weight.
+with mean and sample std over the group's n voters. Then, where it is below 0, advantage_i *= negative_weight, and with
+an outcome_gate above 0
+
+    advantage_i = min(advantage_i, 0)   where reward_i < outcome_gate
+
+so that only what reached the outcome is made more likely; a group in which nothing did is dropped: its rewards differ
+by shaping or partial credit only, and to compare them is to scale that up (case O53).
 
 With `negative_weight` 1 nothing is changed. At 0 only rollouts above their group's mean are learned from; a failed
 rollout otherwise blames every token in it, the right ones too (docs/architecture.md has what we saw).
@@ -72,6 +78,7 @@ def group_advantages(
     with_rows: Collection[str],
     negative_weight: float = 1.0,
     advantage: Advantage = "grpo",
+    outcome_gate: float = 0.0,
 ) -> tuple[dict[str, float], GroupReport]:
     """Rollout id → advantage for the rollouts to train, of those in the table `rollouts` that have rows."""
     report = GroupReport()
@@ -102,10 +109,15 @@ def group_advantages(
             report.dropped["same_reward"] += 1
         elif advantage == "grpo_passk" and values[-1] - values[-2] < TOLERANCE:
             report.dropped["best_is_tied"] += 1
+        elif values[-1] < outcome_gate - TOLERANCE:
+            report.dropped["no_outcome"] += 1
         else:
             report.kept += 1
             kept += members
     advantages = _estimated(kept, advantage) if kept else {}
+    for member in kept:
+        if member["reward"] < outcome_gate - TOLERANCE:
+            advantages[member["rollout"]] = min(advantages[member["rollout"]], 0.0)
     return {name: a if a >= 0 else a * negative_weight for name, a in advantages.items()}, report
 
 

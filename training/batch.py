@@ -18,12 +18,16 @@ def rl_batch(rows: Sequence[Row], advantages: Mapping[str, float], weighting: We
 
     `prompts` is what precedes a row's first trained token and `responses` the rest; `response_mask`, `old_log_probs`
     (as recorded), `advantages` (the rollout's, at trained tokens, else 0) and `rollout_is_weights` (the token's weight
-    in the loss, by veRL's name for such a factor) run along the responses.
+    in the loss, by veRL's name for such a factor) run along the responses, and so does `ref_log_prob` where all rows
+    have a `reference`; it is 0 at tokens that are not trained, whatever was found there (case O54).
     """
     weights = row_weights(rows, weighting)
     starts = [list(row.mask).index(1) for row in rows]
     spread = [[advantages[row.rollout] * bit for bit in row.mask] for row in rows]
     mask = _nested([row.mask[start:] for row, start in zip(rows, starts, strict=True)], torch.int64)
+    more = {}
+    if references := [_selected(row.reference, row.mask) for row in rows if row.reference is not None]:
+        more["ref_log_prob"] = _nested([r[s:] for r, s in zip(references, starts, strict=True)], torch.float32)
     return _batch(
         rows,
         prompts=_nested([row.ids[:start] for row, start in zip(rows, starts, strict=True)], torch.int64),
@@ -33,9 +37,31 @@ def rl_batch(rows: Sequence[Row], advantages: Mapping[str, float], weighting: We
         old_log_probs=_nested([row.logprobs[s:] for row, s in zip(rows, starts, strict=True)], torch.float32),
         advantages=_nested([a[start:] for a, start in zip(spread, starts, strict=True)], torch.float32),
         rollout_is_weights=_nested(
-            [[weight] * (len(row.ids) - s) for row, weight, s in zip(rows, weights, starts, strict=True)], torch.float32
+            [_factors(row, weight)[s:] for row, weight, s in zip(rows, weights, starts, strict=True)], torch.float32
         ),
+        **more,
     )
+
+
+def share(batch: TensorDict, rank: int, world: int) -> TensorDict:
+    """The rows of `batch`, one optimizer step, that fall to `rank` of `world` data-parallel ranks.
+
+    All ranks get as many, because each must make as many passes as the others: where there are not enough, they get
+    the shortest row again, with nothing in it to train.
+    """
+    if world == 1:
+        return batch
+    mine = list(range(rank, len(batch), world))
+    spare = -(-len(batch) // world) - len(mine)
+    shortest = int(batch["input_ids"].offsets().diff().argmin())
+    from verl.utils import tensordict_utils
+
+    part = tensordict_utils.index_select_tensor_dict(batch, [*mine, *[shortest] * spare])
+    for name in ("loss_mask", "response_mask"):
+        if spare and name in part:
+            masks = [m if n < len(mine) else torch.zeros_like(m) for n, m in enumerate(part[name].unbind())]
+            part[name] = torch.nested.as_nested_tensor(masks, layout=torch.jagged)
+    return part
 
 
 def sft_batch(rows: Sequence[Row], weighting: Weighting = "token") -> TensorDict:
@@ -59,6 +85,17 @@ def _batch(rows: Sequence[Row], **tensors: torch.Tensor) -> TensorDict:
     else:
         batch["temperature"] = torch.tensor(temperatures)
     return batch
+
+
+def _factors(row: Row, weight: float) -> list[float]:
+    """What each token's loss is multiplied by."""
+    if row.importance is None:
+        return [weight] * len(row.ids)
+    return [weight * factor for factor in row.importance]
+
+
+def _selected(values: Sequence[float], mask: Sequence[int]) -> list[float]:
+    return [value if bit else 0.0 for value, bit in zip(values, mask, strict=True)]
 
 
 def _nested(values: Sequence[Sequence[Any]], dtype: torch.dtype) -> torch.Tensor:

@@ -1,16 +1,32 @@
 """What a training process is told (JOB.json): free of torch, so that the flow can write it."""
 
 from typing import Literal
+from typing import Self
 
 from pydantic import BaseModel
 from pydantic import ConfigDict
 from pydantic import Field
+from pydantic import model_validator
 
 from training.rows import SIDE_CALLS
 
 Advantage = Literal["grpo", "dr_grpo", "rloo", "grpo_passk"]
 Loss = Literal["ppo", "gspo", "cispo"]
 Weighting = Literal["token", "row", "rollout"]
+KlPenalty = Literal["low_var_kl", "kl", "abs", "mse", "low_var_kl+", "kl+", "abs+"]
+Rejection = Literal[
+    "token_k1",
+    "token_k2",
+    "token_k3",
+    "seq_sum_k1",
+    "seq_sum_k2",
+    "seq_sum_k3",
+    "seq_mean_k1",
+    "seq_mean_k2",
+    "seq_mean_k3",
+    "seq_max_k2",
+    "seq_max_k3",
+]
 
 BEST = "best.json"
 """In the folder of checkpoints: names the one to keep beside the newest. Who measures them writes it."""
@@ -23,7 +39,69 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class TrainSettings(_Frozen):
+class Objective(_Frozen):
+    """What an update optimises: the settings that a run's configuration and a job share (docs/training.md)."""
+
+    advantage: Advantage = Field(default="grpo", description="how a rollout is compared with its group")
+    negative_weight: float = Field(
+        default=1.0, ge=0, le=1, description="factor on negative advantages; 1 is GRPO, 0 learns from successes only"
+    )
+    outcome_gate: float = Field(
+        default=0.0, ge=0, description="a rollout whose reward is below it gets no positive advantage; 0: no gate"
+    )
+    loss: Loss = Field(default="ppo", description="the clipped policy loss: of tokens, of whole rows, or of weights")
+    weighting: Weighting = Field(default="token", description="what weighs alike in the loss of an optimizer step")
+    clip_ratio: float = Field(default=0.2, gt=0, lt=1, description="PPO clip: the ratio stays within 1 ± this")
+    clip_ratio_high: float | None = Field(
+        default=None, gt=0, description="clip of ratios above 1, if it is not clip_ratio"
+    )
+    kl_coef: float = Field(default=0.0, ge=0, description="weight of the KL term to the reference model; 0: none")
+    kl_penalty: KlPenalty = Field(default="low_var_kl", description="estimator of that KL, by veRL's name")
+    reference_model: str | None = Field(
+        default=None, min_length=1, description="Hugging Face folder of the reference model; empty: the run's own model"
+    )
+    entropy_coef: float = Field(default=0.0, ge=0, description="weight of the entropy bonus; 0: none")
+    max_staleness: int = Field(
+        default=1, ge=0, description="a row whose oldest token was sampled more versions of the weights ago is refused"
+    )
+    old_policy: Literal["recorded", "recomputed"] = Field(
+        default="recorded", description="the ratio's old policy: as recorded, or the trainer's own before the update"
+    )
+    rollout_is: Literal["token", "sequence"] | None = Field(
+        default=None, description="truncated importance sampling of old over recorded policy; empty: none"
+    )
+    rollout_is_threshold: float = Field(default=2.0, ge=1, description="largest importance weight")
+    rollout_rs: Rejection | None = Field(
+        default=None, description="rejection of tokens or rows by trainer over recorded policy; empty: none"
+    )
+    rollout_rs_threshold: float | None = Field(default=None, gt=0, description="limit of what rollout_rs measures")
+
+    @model_validator(mode="after")
+    def _options_agree(self) -> Self:
+        limit = self.rollout_rs_threshold
+        if self.clip_ratio_high is not None and self.clip_ratio_high < self.clip_ratio:
+            raise ValueError(
+                f"clip_ratio_high {self.clip_ratio_high:g} is below clip_ratio {self.clip_ratio:g}; raise it or leave"
+                " it out"
+            )
+        if self.reference_model is not None and not self.kl_coef:
+            raise ValueError("reference_model is read for the KL term only; set kl_coef or leave it out")
+        if self.rollout_is is not None and self.old_policy == "recorded":
+            raise ValueError(
+                "rollout_is would correct twice: with old_policy 'recorded' the ratio itself is to the recorded policy;"
+                " set old_policy to 'recomputed' or leave rollout_is out"
+            )
+        if (self.rollout_rs is None) != (limit is None):
+            raise ValueError("rollout_rs and rollout_rs_threshold go together; set both or neither")
+        if self.rollout_rs is not None and self.rollout_rs.endswith("k1") and limit is not None and limit <= 1:
+            raise ValueError(
+                f"rollout_rs_threshold {limit:g} with {self.rollout_rs} keeps ratios from 1/{limit:g} to {limit:g};"
+                " set it above 1"
+            )
+        return self
+
+
+class TrainSettings(Objective):
     """Hyper-parameters of an update, and how it may use the machine."""
 
     learning_rate: float = Field(default=3e-4, gt=0)
@@ -33,21 +111,9 @@ class TrainSettings(_Frozen):
     """Optimizer steps per pass over the rows; fewer if there are fewer prompt groups."""
     ppo_epochs: int = Field(default=1, ge=1)
     """Passes over the rows."""
-    negative_weight: float = Field(default=1.0, ge=0, le=1)
-    """Factor on advantages below 0; 1 is GRPO (see `advantages`)."""
-    advantage: Advantage = "grpo"
-    """How a rollout is compared with its group (see `advantages`)."""
-    loss: Loss = "ppo"
-    weighting: Weighting = "token"
-    """What weighs alike in a step's loss (see `losses`)."""
-    clip_ratio: float = Field(default=0.2, gt=0, lt=1)
-    clip_ratio_high: float | None = Field(default=None, gt=0)
-    """Clip of ratios above 1, if it is not `clip_ratio` ("clip-higher")."""
     clip_grad: float = Field(default=1.0, gt=0)
     max_row_tokens: int = Field(default=16_384, ge=2)
     """A longer row is refused and counted."""
-    max_staleness: int = Field(default=1, ge=0)
-    """A row whose oldest token was sampled more versions of the weights ago than this is refused."""
     leave_out: tuple[str, ...] = SIDE_CALLS
     """Findings whose calls are not trained, and counted; add `compaction_request` to leave out summaries too."""
     micro_batch_tokens: int = Field(default=2048, ge=2)

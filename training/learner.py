@@ -1,8 +1,10 @@
 """One policy being trained: veRL's `TrainingWorker` (FSDP2 engine) in this process, fed with rows.
 
-The recorded log-probabilities are the old policy of the PPO ratio; they are not recomputed. How well the trainer
-agrees with what was recorded is measured for free on the forward passes of the first optimizer step, whose weights are
-still those that were loaded.
+The recorded log-probabilities are the old policy of the PPO ratio, unless the settings have the trainer recompute them
+(`off_policy`). How well the trainer agrees with what was recorded is measured for free on the forward passes of the
+first optimizer step, whose weights are still those that were loaded.
+
+Under `torchrun` each rank has one Learner, calls its methods with the same arguments, and trains its share of a step.
 
 Import this module after `cpu_platform.select_device`: veRL fixes its device when it is imported.
 """
@@ -13,6 +15,7 @@ import random
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from tensordict import TensorDict
 from verl.trainer.config import CheckpointConfig
 from verl.utils import tensordict_utils
@@ -33,10 +37,13 @@ from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.losses import sft_loss
 from verl.workers.utils.padding import no_padding_2_padding
 
+from proxy_addons.errors import ConfigError
 from training.batch import rl_batch
 from training.batch import sft_batch
+from training.batch import share
 from training.job import TrainSettings
 from training.losses import actor_options
+from training.off_policy import correct
 from training.rows import Row
 
 Schedule = Literal["constant", "cosine"]
@@ -74,6 +81,7 @@ class Learner:
         total_steps: int = 1,
     ) -> None:
         self.settings = settings
+        self._model_dir = model_dir
         torch.set_num_threads(settings.threads)
         engine = FSDPEngineConfig(
             strategy="fsdp2",
@@ -129,34 +137,79 @@ class Learner:
         The prompt groups are shuffled and dealt into `mini_batches` parts; each part is one optimizer step (its loss:
         `losses`). Returns numbers over all optimizer steps, weighted by tokens, except
         `grad_norm`, the largest before clipping, and `logprob_agreement`: mean and largest |trainer - recorded|
-        log-probability over the first step's tokens. veRL refuses a step whose gradient is not finite and leaves the
-        weights alone; `refused_steps` counts those.
+        log-probability over the first step's tokens, or over all where the trainer computes them beforehand. veRL
+        refuses a step whose gradient is not finite and leaves the weights alone; `refused_steps` counts those.
+        `reference_kl` and `entropy` are there if their terms are, and `off_policy` if rows are scored beforehand
+        (`off_policy.correct`); where that rejected every row there is no step, and what is a mean is None.
         """
         seed_everything(seed, step)
         order = random.Random(f"{seed}/{step}")
+        rows, found = self._prepared(rows)
         self._worker.set_loss_fn(self._ppo)
         steps = [
-            self._optimize(self._sized(rl_batch(part, advantages, self.settings.weighting), part))
+            self._optimize(self._batch(part, advantages))
             for _ in range(self.settings.ppo_epochs)
             for part in _mini_batches(rows, self.settings.mini_batches, order)
         ]
         self._worker.engine.lr_scheduler_step()
-        first, tokens = steps[0], sum(s["tokens"] for s in steps)
+        return self._summary(steps) | found
+
+    def _batch(self, part: Sequence[Row], advantages: Mapping[str, float]) -> TensorDict:
+        batch = self._sized(rl_batch(part, advantages, self.settings.weighting), part)
+        if self.settings.entropy_coef:
+            tensordict_utils.assign_non_tensor(batch, calculate_entropy=True)
+        return batch
+
+    def _prepared(self, rows: Sequence[Row]) -> tuple[Sequence[Row], dict[str, Any]]:
+        """The rows with what the loss needs to know of them before the first step, and what was found out."""
+        settings = self.settings
+        if settings.kl_coef:
+            scores = self._reference().log_probs(rows)
+            rows = [replace(row, reference=own) for row, own in zip(rows, scores, strict=True)]
+        if settings.old_policy == "recorded" and settings.rollout_rs is None:
+            return rows, {}
+        rows, found = correct(rows, self.log_probs(rows), settings)
+        return rows, {"logprob_agreement": found.pop("logprob_agreement"), "off_policy": found}
+
+    def _reference(self) -> "Learner":
+        """The reference model, for as long as it is needed. Raises ConfigError if it cannot be that."""
+        folder = Path(self.settings.reference_model or self._model_dir)
+        if not (folder / "config.json").is_file():
+            raise ConfigError(f"reference_model: {folder} is no Hugging Face folder; it has no config.json")
+        reference = Learner(folder, self.settings)
+        ours, its = (each._worker.model_config.hf_config.vocab_size for each in (self, reference))
+        if ours != its:
+            raise ConfigError(f"reference_model: {folder} has {its} tokens and the policy {ours}; their ids must agree")
+        return reference
+
+    def _summary(self, steps: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+        tokens = sum(s["tokens"] for s in steps)
+
+        def mean(name: str) -> float | None:
+            return sum(s[name] for s in steps) / tokens if tokens else None
+
         norms = [s["grad_norm"] for s in steps if math.isfinite(s["grad_norm"])]
-        return {
+        numbers: dict[str, Any] = {
             "optimizer_steps": len(steps),
             "refused_steps": len(steps) - len(norms),
-            "pg_loss": sum(s["loss"] * s["tokens"] for s in steps) / tokens,
+            "pg_loss": mean("policy"),
             "grad_norm": max(norms, default=None),
-            "ppo_kl": sum(s["kl"] for s in steps) / tokens,
-            "clip_fraction": sum(s["clipped"] for s in steps) / tokens,
-            "entropy_estimate": sum(s["surprise"] for s in steps) / tokens,
-            "logprob_agreement": {
+            "ppo_kl": mean("kl"),
+            "clip_fraction": mean("clipped"),
+            "entropy_estimate": mean("surprise"),
+        }
+        if steps:
+            first = steps[0]
+            numbers["logprob_agreement"] = {
                 "mean": first["disagreement"] / first["tokens"],
                 "max": first["worst"],
                 "tokens": int(first["tokens"]),
-            },
-        }
+            }
+        if self.settings.kl_coef:
+            numbers["reference_kl"] = mean("reference_kl")
+        if self.settings.entropy_coef:
+            numbers["entropy"] = mean("entropy")
+        return numbers
 
     def imitate(self, rows: Sequence[Row]) -> dict[str, float]:
         """One optimizer step of cross entropy on the rows' trained tokens; `loss` is its mean per token (nats), as
@@ -195,19 +248,23 @@ class Learner:
         return batch
 
     def _optimize(self, batch: TensorDict) -> dict[str, float]:
-        """One optimizer step: its loss, its gradient norm before clipping, and the sums that the loss reported."""
+        """One optimizer step: its loss, its gradient norm before clipping, and the sums that the loss reported.
+
+        `loss` is a mean over the step's tokens; `policy` is the sum, without KL term and entropy bonus.
+        """
+        batch = share(batch, dist.get_rank(), dist.get_world_size())
         with _quiet():
             found = tensordict_utils.get(self._worker.train_batch(batch), "metrics")
         numbers = {
             key: _flat(found[key])
-            for key in ("tokens", "kl", "clipped", "surprise", "disagreement", "worst")
+            for key in ("tokens", "kl", "clipped", "surprise", "disagreement", "worst", "reference_kl", "entropy")
             if key in found
         }
-        return {
-            "loss": float(found["loss"]),
-            "grad_norm": float(found["grad_norm"]),
-            **{key: max(values) if key == "worst" else sum(values) for key, values in numbers.items()},
-        }
+        sums = {key: max(values) if key == "worst" else sum(values) for key, values in numbers.items()}
+        loss, options = float(found["loss"]), self.settings
+        policy = loss * sums["tokens"]
+        policy -= options.kl_coef * sums.get("reference_kl", 0.0) - options.entropy_coef * sums.get("entropy", 0.0)
+        return {"loss": loss, "policy": policy, "grad_norm": float(found["grad_norm"]), **sums}
 
     def _ppo(self, model_output: Any, data: TensorDict, dp_group: Any = None) -> tuple[torch.Tensor, dict[str, Any]]:
         """veRL's PPO loss of a micro-batch, with sums that can be added up exactly over micro-batches."""
@@ -218,13 +275,17 @@ class Learner:
             lengths = data["responses"].offsets().diff()
             new = torch.cat([row[:n] for row, n in zip(padded, lengths, strict=True)])[mask]
             gap = new - data["old_log_probs"].values()[mask]
+        # veRL's terms are shares of the mean over the tokens of all ranks.
+        whole = data["batch_num_tokens"] / data["dp_size"]
+        names = {"kl_loss": "reference_kl", "actor/entropy_loss": "entropy"}
         return loss, {
             "tokens": float(mask.sum()),
             "kl": -float(gap.sum()),
             "clipped": float(found["actor/pg_clipfrac"].aggregate()) * float(mask.sum()),
             "surprise": -float(new.sum()),
             "disagreement": float(gap.abs().sum()),
-            "worst": float(gap.abs().max()),
+            "worst": float(gap.abs().max()) if gap.numel() else 0.0,
+            **{ours: float(found[its].aggregate()) * whole for its, ours in names.items() if its in found},
         }
 
 

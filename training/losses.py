@@ -13,6 +13,21 @@ The loss of a step is  Σ_t w_t loss_t / N  over its N trained tokens, with
     token     w_t = 1                   every trained token weighs alike; more rows or longer ones weigh more
     row       w_t = N / (rows n_row)    every row does: its loss is the mean over its n_row trained tokens
     rollout   w_t = N / (rollouts n)    every rollout does, into however many rows its n trained tokens are cut
+
+times the token's importance weight where that is on (`off_policy`). To it come, where their coefficients are not 0,
+
+    kl_coef  Σ_t k(new_t, reference_t) / N  -  entropy_coef  Σ_t H_t / N
+
+whatever the weighting, with H_t the entropy of the policy's distribution at the row's temperature (nats), and k, with
+d = reference_t - new_t, one of veRL's estimators of KL(policy || reference) (joschu.net/blog/kl-approx.html)
+
+    low_var_kl   exp(d) - d - 1, at most 10, d held within ±20
+    kl           -d          its expected gradient is 0: to look at, rather than to train with
+    abs          |d|
+    mse          d² / 2
+    …+           the value of the name before the +, with the gradient of mse, which is that of the KL on policy
+
+A masked position is selected out of every sum, never multiplied by 0.
 """
 
 from collections import Counter
@@ -37,6 +52,10 @@ def actor_options(settings: TrainSettings) -> dict[str, Any]:
         "clip_ratio_low": settings.clip_ratio,
         "clip_ratio_high": high,
         "loss_agg_mode": "token-mean",
+        "use_kl_loss": settings.kl_coef > 0,
+        "kl_loss_coef": settings.kl_coef,
+        "kl_loss_type": settings.kl_penalty,
+        "entropy_coeff": settings.entropy_coef,
     }
 
 

@@ -49,6 +49,10 @@ class Row:
     calls: tuple[int, ...]
     versions: tuple[int, ...]
     temperature: float = 1.0
+    importance: Sequence[float] | None = None
+    """Importance weight of each token (`off_policy`); None: 1."""
+    reference: Sequence[float] | None = None
+    """The reference model's log-probability of each token; None: no KL term."""
 
     @property
     def trained_tokens(self) -> int:

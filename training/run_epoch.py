@@ -8,6 +8,7 @@ went on from, and has no new `hf_path`.
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,7 +40,7 @@ AGREEMENT_LIMIT = 0.02
 """Mean |trainer - recorded| log-probability above which the two do not compute the same policy."""
 
 REFUSED_LIMIT = 0.2
-"""Share of sampled tokens that may go untrained without an alarm (case O36)."""
+"""Share of the sampled tokens that may be refused, or of the others rejected, without an alarm (case O36)."""
 
 
 class InHand:
@@ -78,9 +79,15 @@ def run_epoch(job: TrainJob, in_hand: InHand | None = None) -> dict[str, Any]:
         rollouts = records.read(job.rollouts, records.ROLLOUTS)
         rows, row_report = _rows(job, rollouts)
         advantages, group_report = group_advantages(
-            rollouts, {row.rollout for row in rows}, job.settings.negative_weight, job.settings.advantage
+            rollouts,
+            {row.rollout for row in rows},
+            job.settings.negative_weight,
+            job.settings.advantage,
+            job.settings.outcome_gate,
         )
-        rows = [row for row in rows if advantages.get(row.rollout)]  # an advantage of 0 has no gradient: no pass for it
+        # An advantage of 0 has no gradient: no pass for it, unless there is another term that has one.
+        others = job.settings.kl_coef or job.settings.entropy_coef
+        rows = [row for row in rows if advantages.get(row.rollout) or (others and row.rollout in advantages)]
     result: dict[str, Any] = {
         "epoch": job.epoch,
         "skipped": not rows,
@@ -88,6 +95,7 @@ def run_epoch(job: TrainJob, in_hand: InHand | None = None) -> dict[str, Any]:
         "rollouts": len({row.rollout for row in rows}),
         "trained_tokens": sum(row.trained_tokens for row in rows),
         "row_tokens": sum(len(row.ids) for row in rows),
+        "staleness": dict(sorted(Counter(job.weight_version - row.weight_version for row in rows).items())),
         "prefix_breaks": row_report.prefix_breaks,
         "refused": dict(row_report.refused),
         "refused_tokens": dict(row_report.refused_tokens),
@@ -102,6 +110,9 @@ def run_epoch(job: TrainJob, in_hand: InHand | None = None) -> dict[str, Any]:
     }
     if rows:
         result |= _update(job, rows, advantages, seconds, in_hand or InHand())
+        for what in ("rows", "rollouts"):
+            result[what] -= result.get("off_policy", {}).get(f"{what}_rejected", 0)
+        result["trained_tokens"] -= result.get("off_policy", {}).get("rejected_tokens", 0)
     else:
         result |= {"checkpoint": job.resume, "hf_path": None}
     result |= {"alarms": alarms(result, row_report), "seconds": {k: round(v, 3) for k, v in seconds.items()}}
@@ -155,6 +166,10 @@ def alarms(result: dict[str, Any], report: RowReport) -> list[str]:
         )
     if result.get("refused_steps"):
         found.append(f"{result['refused_steps']} optimizer steps refused: the gradient was not finite")
+    if (rejected := result.get("off_policy", {}).get("rejected_share", 0)) > REFUSED_LIMIT:
+        found.append(
+            f"{rejected:.0%} of the trained tokens were rejected: trainer and record are too far apart for them"
+        )
     if report.refused_share > REFUSED_LIMIT:
         found.append(
             f"{report.refused_share:.0%} of the sampled tokens were not trained: {dict(report.refused_tokens)}"

@@ -28,3 +28,9 @@ def test_o53_without_it_the_noise_is_full_advantages() -> None:
     rollouts = [Recording(n).ended(reward) for n, reward in enumerate(rewards(gate=0.0))]
     advantages, report = group_advantages(rollouts, {r["rollout"] for r in rollouts})
     assert report.dropped == {} and max(advantages.values()) > 1
+
+
+def test_o53_the_trainers_own_gate_drops_it_whatever_the_task_says() -> None:
+    rollouts = [Recording(n).ended(reward) for n, reward in enumerate(SHAPED)]
+    advantages, report = group_advantages(rollouts, {r["rollout"] for r in rollouts}, outcome_gate=1.0)
+    assert (advantages, report.dropped) == ({}, {"no_outcome": 1})

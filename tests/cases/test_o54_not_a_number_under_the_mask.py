@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from tests.support.calls import Recording
+from training.batch import rl_batch
+from training.rows import Row
 from training.rows import build_rows
 
 
@@ -29,3 +31,11 @@ def test_o54_the_loss_that_we_use_selects(bad: float) -> None:
     assert loss.item() == 2.0
     assert values.grad is not None
     assert values.grad.tolist() == [[0.5, 0.0, 0.5]]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_o54_what_a_reference_says_of_an_untrained_token_is_not_in_the_batch(bad: float) -> None:
+    row = Row(
+        "r", "g", [1, 2, 3, 4], [0, 1, 0, 1], [0.0, -1.0, 0.0, -2.0], (0,), (0,), reference=[bad, -3.0, bad, -4.0]
+    )
+    assert rl_batch([row], {"r": 1.0})["ref_log_prob"].unbind()[0].tolist() == [-3.0, 0.0, -4.0]

@@ -76,6 +76,25 @@ def test_a_loaded_config_loads_to_itself() -> None:
             {"mode": "async", "training": {"max_staleness": 0}},
             "mode: async lets rollouts begin before their epoch's weights are there",
         ),
+        (
+            {"training": {"clip_ratio_high": 0.1}},
+            "training: clip_ratio_high 0.1 is below clip_ratio 0.2; raise it or leave it out.",
+        ),
+        ({"training": {"rollout_is": "token"}}, "training: rollout_is would correct twice: with old_policy 'recorded'"),
+        (
+            {"training": {"rollout_rs": "seq_max_k2"}},
+            "training: rollout_rs and rollout_rs_threshold go together; set both or neither.",
+        ),
+        ({"training": {"rollout_rs_threshold": 2}}, "training: rollout_rs and rollout_rs_threshold go together"),
+        (
+            {"training": {"rollout_rs": "token_k1", "rollout_rs_threshold": 0.5}},
+            "training: rollout_rs_threshold 0.5 with token_k1 keeps ratios from 1/0.5 to 0.5; set it above 1.",
+        ),
+        (
+            {"training": {"reference_model": "base"}},
+            "training: reference_model is read for the KL term only; set kl_coef or leave it out.",
+        ),
+        ({"training": {"rollout_is": "row"}}, "training.rollout_is: 'row' is refused: input should be 'token' or"),
         ({"run": "My Run"}, "run: 'My Run' is refused: run 'My Run': use at most 40 lower-case letters"),
     ],
 )

@@ -87,3 +87,19 @@ def test_negative_advantages_can_be_weighed_less() -> None:
     half, _ = group_advantages(rollouts, everyone(rollouts), negative_weight=0.5)
     assert half == pytest.approx({name: a if a > 0 else a / 2 for name, a in whole.items()})
     assert min(whole.values()) < 0
+
+
+def test_below_the_outcome_gate_nothing_is_made_more_likely() -> None:
+    rollouts = ended([1.0, 0.75, 0.0, 0.25])
+    whole, _ = group_advantages(rollouts, everyone(rollouts))
+    gated, report = group_advantages(rollouts, everyone(rollouts), outcome_gate=1.0)
+    assert [a > 0 for a in whole.values()] == [True, True, False, False]
+    assert gated == {name: min(a, 0.0) if n else a for n, (name, a) in enumerate(whole.items())}
+    assert (report.kept, report.dropped) == (1, {})
+
+
+def test_a_group_that_never_reached_the_outcome_is_dropped() -> None:
+    rollouts = [*ended([0.75, 0.0], "a"), *ended([0.9, 0.0], "b"), *ended([0.0, 0.0], "c")]
+    advantages, report = group_advantages(rollouts, everyone(rollouts), outcome_gate=0.9)
+    assert set(advantages) == everyone(rollouts[2:4])
+    assert report.dropped == {"no_outcome": 1, "same_reward": 1}

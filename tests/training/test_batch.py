@@ -1,9 +1,13 @@
 """Rows → nested tensors: no padding, and everything aligned."""
 
+from dataclasses import replace
+
+import pytest
 import torch
 
 from training.batch import rl_batch
 from training.batch import sft_batch
+from training.batch import share
 from training.rows import Row
 
 LONG = Row("a", "g", [1, 2, 3, 4, 5], [0, 0, 1, 0, 1], [0.0, 0.0, -0.5, 0.0, -0.25], (0, 1), (0, 0))
@@ -33,3 +37,26 @@ def test_one_temperature_is_a_number_and_several_are_a_tensor() -> None:
     warm = Row("c", "g", [6, 7], [0, 1], [0.0, -1.0], (0,), (0,), temperature=0.5)
     assert sft_batch([LONG, SHORT])["temperature"] == 1.0
     assert sft_batch([LONG, warm])["temperature"].tolist() == [1.0, 0.5]
+
+
+def test_a_tokens_weight_is_its_rows_times_its_importance() -> None:
+    rows = [replace(LONG, importance=[0.0, 0.0, 2.0, 0.0, 0.5]), SHORT]
+    assert lists(rl_batch(rows, {"a": 1.0, "b": 1.0})["rollout_is_weights"]) == [[2.0, 0.0, 0.5], [1.0]]
+    by_row = rl_batch(rows, {"a": 1.0, "b": 1.0}, "row")["rollout_is_weights"]
+    assert lists(by_row) == [pytest.approx([1.5, 0.0, 0.375]), pytest.approx([1.5])]
+
+
+def test_without_a_reference_there_is_no_such_field() -> None:
+    assert "ref_log_prob" not in rl_batch([LONG, SHORT], {"a": 1.0, "b": 1.0})
+
+
+@pytest.mark.timeout(180)  # veRL takes seconds to import
+def test_ranks_get_as_many_rows_each_and_every_row_is_trained_once() -> None:
+    rows = [LONG, SHORT, replace(LONG, ids=[9, 9, 9, 9, 9])]
+    batch = rl_batch(rows, {"a": 1.0, "b": 1.0})
+    one, two = (share(batch, rank, 2) for rank in range(2))
+    assert lists(one["input_ids"]) == [list(LONG.ids), [9] * 5]
+    assert lists(two["input_ids"]) == [list(SHORT.ids)] * 2
+    assert lists(two["response_mask"]) == lists(two["loss_mask"]) == [[1], [0]]
+    assert lists(one["response_mask"]) == [[1, 0, 1], [1, 0, 1]]
+    assert share(batch, 0, 1) is batch

@@ -25,8 +25,15 @@ def test_a_field_that_does_not_exist_is_refused() -> None:
 
 
 def test_the_runs_configuration_is_a_valid_setting() -> None:
-    config = TrainingConfig()
-    assert TrainSettings(**config.model_dump()).learning_rate == config.learning_rate
+    config = TrainingConfig(clip_ratio_high=0.3, kl_coef=0.1, old_policy="recomputed", rollout_is="token")
+    assert TrainSettings(**config.model_dump()).model_dump(include=set(config.model_dump())) == config.model_dump() | {
+        "leave_out": tuple(config.leave_out)
+    }
+
+
+def test_options_that_contradict_are_refused_in_a_job_too() -> None:
+    with pytest.raises(ValidationError, match=r"clip_ratio_high 0\.1 is below clip_ratio 0\.2"):
+        TrainSettings(clip_ratio_high=0.1)
 
 
 def test_writing_a_job_needs_no_torch() -> None:

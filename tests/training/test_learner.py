@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
+from proxy_addons.errors import ConfigError
 from tests.support.policy import hf_log_probs
 from tests.support.policy import make_learner
 from tests.support.policy import save_policy
@@ -109,3 +111,43 @@ def test_imitation_lowers_the_loss(folder: Path, learner: "Learner") -> None:
     for _ in range(5):
         last = learner.imitate(rows)
     assert last["loss"] < first["loss"] - 0.5
+
+
+def test_entropy_and_the_kl_to_the_reference_are_reported(folder: Path, tmp_path: Path) -> None:
+    other = save_policy(tmp_path / "other", seed=1)
+    rows = [row(folder, "a1", [1, 2, 3], [10, 11]), row(folder, "a2", [1, 2, 3], [20, 21, 22])]
+    advantages = {"a1": 1.0, "a2": -1.0}
+    learner = make_learner(folder, kl_coef=0.5, kl_penalty="kl", reference_model=str(other), entropy_coef=0.25)
+    numbers = learner.update(rows, advantages, seed=0, step=0)
+    theirs = [hf_log_probs(other, list(each.ids))[3:] for each in rows]
+    gaps = [a - b for each, own in zip(rows, theirs, strict=True) for a, b in zip(each.logprobs[3:], own, strict=True)]
+    assert numbers["reference_kl"] == pytest.approx(sum(gaps) / 5, abs=1e-5)
+    assert 0 < numbers["entropy"] < math.log(64)
+    assert numbers["pg_loss"] == pytest.approx((-1.0 * 2 + 1.0 * 3) / 5, abs=1e-5), "the policy term alone"
+
+
+def test_the_reference_is_the_model_that_training_began_with(folder: Path) -> None:
+    rows = [row(folder, "a1", [1, 2, 3], [10, 11])]
+    learner = make_learner(folder, kl_coef=0.5, learning_rate=1e-2)
+    first, second = (learner.update(rows, {"a1": 1.0}, seed=0, step=step)["reference_kl"] for step in range(2))
+    assert first == pytest.approx(0.0, abs=1e-6)
+    assert second > 1e-4
+
+
+def test_a_reference_that_cannot_be_one_is_refused(folder: Path, tmp_path: Path) -> None:
+    rows = [row(folder, "a1", [1, 2, 3], [10, 11])]
+    learner = make_learner(folder, kl_coef=0.5, reference_model=str(tmp_path))
+    with pytest.raises(ConfigError, match=r"no Hugging Face folder; it has no config\.json"):
+        learner.update(rows, {"a1": 1.0}, seed=0, step=0)
+
+
+def test_where_every_row_is_rejected_there_is_no_step(folder: Path) -> None:
+    learner = make_learner(folder, rollout_rs="seq_max_k2", rollout_rs_threshold=1e-3)
+    before = {name: tensor.clone() for name, tensor in learner.state_dict().items()}
+    one = row(folder, "a1", [1, 2, 3], [10, 11])
+    off = replace(one, logprobs=[p - 0.25 * bit for p, bit in zip(one.logprobs, one.mask, strict=True)])
+    numbers = learner.update([off], {"a1": 1.0}, seed=0, step=0)
+    assert (numbers["optimizer_steps"], numbers["pg_loss"], numbers["grad_norm"]) == (0, None, None)
+    assert (numbers["off_policy"]["rejected_tokens"], numbers["off_policy"]["rejected_share"]) == (2, 1.0)
+    assert numbers["logprob_agreement"]["mean"] == pytest.approx(0.25, abs=1e-5)
+    assert all(torch.equal(before[name], tensor) for name, tensor in learner.state_dict().items())
