@@ -165,7 +165,7 @@ async def _open(config: CurateConfig, name: str) -> AsyncIterator[Workshop]:
         for leftover in await asyncio.to_thread(sandbox.reap, f"{name}-check-"):
             log.warning("ended %s, left running by an execution of this run that died", leftover)
         if endpoint is None or config.endpoint is None:
-            yield Workshop(config, run, TemplateProposer(), sandbox, evaluated)
+            yield Workshop(config, run, TemplateProposer(config.families), sandbox, evaluated)
             return
         given = config.endpoint
         prices = given.prices.model_dump() if given.prices else None

@@ -14,6 +14,7 @@ from flows.config import Part
 from flows.config import RolloutConfig
 from flows.config import load
 from flows.evaluate_config import PricesConfig
+from tasks.curate.families import FAMILIES
 
 MAX_NAME = 36
 """Characters of a run's name: a probe's is longer by -p00, and at most 40 fit into a rollout's id."""
@@ -60,6 +61,7 @@ class CurateConfig(RolloutConfig):
     proposer: Literal["templates", "model"] = Field(
         default="templates", description="templates: built-in families, no model needed; model: ask the endpoint"
     )
+    families: list[str] = Field(default=[], description="the template families to draw from; empty: all")
     endpoint: EndpointConfig | None = Field(default=None, description="where the model is that proposes")
     proposals: int = Field(default=400, ge=1, le=9999, description="tasks proposed in the first round")
     heldout_share: float = Field(default=0.1, ge=0, lt=1, description="share of the proposals for the held-out split")
@@ -96,6 +98,10 @@ class CurateConfig(RolloutConfig):
             )
         if self.run and len(self.run) > MAX_NAME:
             problems.append(f"run: {self.run!r} is refused: use at most {MAX_NAME} characters, for its probes' names")
+        if unknown := set(self.families) - FAMILIES.keys():
+            problems.append(f"families: there is no {min(unknown)}; use some of {', '.join(sorted(FAMILIES))}")
+        if self.proposer == "model" and self.families:
+            problems.append("families: they are of the proposer templates; leave them out with proposer: model")
         if self.proposer == "model" and self.endpoint is None:
             problems.append("endpoint: it is missing, and proposer model asks there; give api, base_url and model")
         if self.proposer != "model" and self.endpoint is not None:

@@ -1,6 +1,7 @@
 """Who proposes tasks, what every proposer is asked in the same way, and the one that needs no model."""
 
 import random
+from collections.abc import Collection
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
@@ -26,10 +27,14 @@ class Proposer(Protocol):
 
 
 class TemplateProposer:
-    """The built-in families. A refinement is a draw of its family at the next level."""
+    """The built-in families, or those that are named. A refinement is a draw of its family at the next level."""
 
-    levels: Mapping[str, int] = {name: family.levels for name, family in FAMILIES.items()}
     at_once = 1
+
+    def __init__(self, families: Collection[str] = ()) -> None:
+        self.levels: Mapping[str, int] = {
+            name: family.levels for name, family in FAMILIES.items() if not families or name in families
+        }
 
     async def propose(self, wish: Wish, parent: Path | None) -> Draft:
         """The family's draw from the wish's seed."""

@@ -33,6 +33,8 @@ def test_it_takes_what_it_shares_with_training_from_the_profile() -> None:
         ({"profile": "kubernetes"}, "profile: kubernetes is refused: tasks are built and checked in local sandboxes"),
         ({"run": "a" * 37}, "is refused: use at most 36 characters, for its probes' names."),
         ({"tasks": "builtin"}, "tasks: 'builtin' is refused: input should be 'proposed'."),
+        ({"families": ["basics"]}, "families: there is no basics; use some of basic, by-suffix, "),
+        (MODEL | {"families": ["basic"]}, "families: they are of the proposer templates; leave them out"),
         ({"proposal": 4}, "proposal: there is no such field; did you mean proposals?"),
         ({"canary_repeats": 1}, "canary_repeats: 1 is refused: input should be greater than or equal to 2."),
         ({"heldout_share": 1}, "heldout_share: 1 is refused: input should be less than 1."),

@@ -4,6 +4,10 @@ from tasks.curate.wishes import first
 from tasks.curate.wishes import refined
 
 
+def test_only_what_is_named_is_drawn_from() -> None:
+    assert list(TemplateProposer(["logs", "basic", "csv-sum"]).levels) == ["basic", "csv-sum"]
+
+
 async def test_a_wish_is_drawn_from_its_seed_and_a_refinement_from_its_own() -> None:
     proposer = TemplateProposer()
     assert proposer.levels.keys() == FAMILIES.keys()
