@@ -160,7 +160,12 @@ def lacking(items: Sequence[Item]) -> list[tuple[str, str]]:
         needs = [need for item in items for need in item.missing if need.kind == kind]
         names = list(dict.fromkeys(need.name for need in needs if need.name))
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        lines.append((f"{kind}{' ' if names else ''}{''.join(names[:1])}{more} ({count} tasks)", needs[0].missing))
+        lines.append(
+            (
+                f"{kind}{' ' if names else ''}{''.join(names[:1])}{more} ({count} task{'s' if count > 1 else ''})",
+                needs[0].missing,
+            )
+        )
     return lines
 
 

@@ -31,7 +31,6 @@ NAMES = (*LOCAL, "kubernetes")
 WORKSPACE = "/workspace"
 HOME = "/home/agent"
 PROXY_URL = "http://127.0.0.1:8080"
-TOOLS_URL = "http://127.0.0.1:8081"
 PYTHON = "/usr/bin/python3"
 
 Reason = Literal["exited", "timeout", "no_call", "oom", "killed", "start_failed", "lost"]

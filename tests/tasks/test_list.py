@@ -24,13 +24,13 @@ def test_a_set_that_was_given_says_what_runs_and_what_is_missing(
     at = next(number for number, line in enumerate(out) if line.startswith("claweval"))
     name, count, *_ = out[at].split()
     assert (name, count) == ("claweval", "2")
-    assert out[at].endswith("1 can run here; missing: judge (1 tasks)")
+    assert out[at].endswith("1 can run here; missing: judge (1 task)")
     assert out[at + 1].split() == [
         "t1-find-twice-paid",
         *["service", "ledger,", "file", "fixtures/notes.txt,", "file", "fixtures/count.py"],
     ]
     assert out[at + 2].split() == ["t2-judged", "judge", "(missing)"]
-    assert out[at + 3].startswith("    missing: judge (1 tasks): set JUDGE_URL")
+    assert out[at + 3].startswith("    missing: judge (1 task): set JUDGE_URL")
 
 
 @pytest.mark.parametrize(

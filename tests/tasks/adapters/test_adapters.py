@@ -62,7 +62,7 @@ def test_what_is_missing_is_counted_in_tasks() -> None:
     items = [item("a", site, judge, Need("program", "sh")), item("b", Need("site", "b.example", "live"))]
     assert adapters.lacking(items) == [
         ("site a.example and 1 more (2 tasks)", "live"),
-        ("judge (1 tasks)", "set JUDGE_URL"),
+        ("judge (1 task)", "set JUDGE_URL"),
     ]
 
 
@@ -74,7 +74,7 @@ def test_a_set_of_which_nothing_runs_says_what_is_missing(tmp_path: Path) -> Non
         run.load_tasks(f"webvoyager:{tmp_path}")
     first, *others = str(caught.value).splitlines()
     assert first.endswith("none of its 1 tasks can run here")
-    assert any("browser (1 tasks): no harness here drives one" in line for line in others)
+    assert any("browser (1 task): no harness here drives one" in line for line in others)
 
 
 def test_what_runs_is_loaded_and_the_rest_is_told(
@@ -87,7 +87,7 @@ def test_what_runs_is_loaded_and_the_rest_is_told(
     assert task.id == "t1-find-twice-paid"
     assert task.beside
     assert task.split == "heldout"
-    assert "1 of 2 tasks can run here; missing: judge (1 tasks)" in caplog.text
+    assert "1 of 2 tasks can run here; missing: judge (1 task)" in caplog.text
     before = sorted((tmp_path / "cache").iterdir())
     assert adapters.load(source, tmp_path / "cache")[0].digest == task.digest
     assert sorted((tmp_path / "cache").iterdir()) == before

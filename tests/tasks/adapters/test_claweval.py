@@ -16,7 +16,7 @@ from proxy_addons.errors import ConfigError
 from tasks import adapters
 from tasks.adapters import Item
 from tasks.adapters import claweval
-from tasks.adapters.claweval import Sheet
+from tasks.adapters.claweval.sheet import Sheet
 from tasks.git_history import fresh_workspace
 from tasks.sandboxes import choose
 from tasks.verify import verify
@@ -62,6 +62,7 @@ def test_reads_a_task_and_what_it_needs(folder: Path, monkeypatch: pytest.Monkey
             "service ledger",
         ),
         ({"services": [checkout.SERVICE | {"name": "web_real"}]}, "web web_real"),
+        ({"tool_endpoints": [{"tool_name": "x", "url": "http://localhost:9199/x"}]}, "service for x"),
         ({"user_agent": {"enabled": True}}, "user played by a model"),
         ({"sandbox_files": ["fixtures/gone.csv"]}, "file fixtures/gone.csv"),
         ({"sandbox_files": ["../../../etc/passwd"]}, "file ../../../etc/passwd"),

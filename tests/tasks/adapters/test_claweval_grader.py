@@ -10,7 +10,8 @@ from aiohttp import web
 
 from proxy_addons.errors import VerifierError
 from tasks.adapters import claweval
-from tasks.adapters import claweval_grader
+from tasks.adapters.claweval import grader as claweval_grader
+from tasks.adapters.claweval.sheet import Sheet
 from tests.tasks.adapters import checkout
 
 COUNT = "cmd:python /workspace/fixtures/count.py"
@@ -48,7 +49,7 @@ async def grade(folder: Path, task: str, snapshot: bytes | None, timeout_s: floa
 
 async def test_a_grader_scores_what_was_left(folder: Path) -> None:
     record = claweval.read(folder)[0].record
-    assert isinstance(record, claweval.Sheet)
+    assert isinstance(record, Sheet)
     beside = claweval.Beside(folder, record)
     good = await beside.grade(folder.parent, SAID, left("b\n"), 30.0)
     assert good == {

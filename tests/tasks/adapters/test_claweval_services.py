@@ -13,7 +13,7 @@ import pytest
 
 from proxy_addons.errors import InfrastructureError
 from tasks.adapters import claweval
-from tasks.adapters.claweval import Sheet
+from tasks.adapters.claweval.sheet import Sheet
 from tests.tasks.adapters import checkout
 
 
@@ -33,7 +33,7 @@ async def call(address: tuple[str, int] | None, path: str, body: Any = None) -> 
 
 
 def programs() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if "claweval_launch.py" in " ".join(child.cmdline())]
+    return [child for child in psutil.Process().children() if "launch.py" in " ".join(child.cmdline())]
 
 
 async def test_tools_pass_and_are_noted(beside: claweval.Beside, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The contract of the local backends, kept over a cluster."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -158,3 +159,10 @@ async def test_a_verifier_has_a_pod_of_its_own_and_gets_its_verdict_back(tmp_pat
     assert (folders["verdict"] / "reward.txt").read_text() == "0.5"
     assert seen[0]["ro0/test.sh"] == b"true\n"
     assert manifest.labels(settings(), one)["openforge/role"] == "verifier"
+
+
+async def test_a_task_with_tools_beside_its_sandbox_is_refused(tmp_path: Path) -> None:
+    async with backend(delivers()) as (c, sandbox):
+        with pytest.raises(ConfigError, match="has tools beside the sandbox, which only a local one has"):
+            await sandbox.run(replace(spec(tmp_path), tools=("127.0.0.1", 1)))
+        assert left(c) == []

@@ -257,3 +257,17 @@ def test_give_does_not_follow_links(tmp_path: Path) -> None:
     (folder / "link").symlink_to(outside)
     local.give(folder, 1000)
     assert (outside.stat().st_uid, (folder / "link").lstat().st_uid, folder.stat().st_uid) == (0, 1000, 1000)
+
+
+@BACKENDS
+async def test_tools_are_a_way_of_their_own(backend: str, tmp_path: Path) -> None:
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"tools")
+        writer.close()
+
+    server = await asyncio.start_server(greet, "127.0.0.1", 0)
+    address = server.sockets[0].getsockname()
+    line = "timeout 5 cat < /dev/tcp/127.0.0.1/8081; cat < /dev/tcp/127.0.0.1/8080 || echo refused"
+    async with server:
+        _, out = await shell(here(backend), tmp_path, line, tools=address)
+    assert out == "toolsrefused\n"

@@ -1,7 +1,7 @@
 """Runs a ClawEval task's own grader, in a process of its own, on what a rollout left.
 
 A judge that is missing or fails is no verdict. ClawEval's own code retries it thirty times and then goes on with 0,
-and many of its graders count 0 where there is no judge; the child (`claweval_child`) ends at the first sign of either.
+and many of its graders count 0 where there is no judge; the child (`child`) ends at the first sign of either.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ from typing import Any
 
 from proxy_addons.errors import VerifierError
 from tasks.adapters import judge
-from tasks.adapters.claweval_services import AUDIT
-from tasks.adapters.claweval_services import DISPATCHES
-from tasks.adapters.claweval_services import python
+from tasks.adapters.claweval.services import AUDIT
+from tasks.adapters.claweval.services import DISPATCHES
+from tasks.adapters.claweval.services import python
 
 PARTS = ("completion", "robustness", "communication", "safety")
-_CHILD = Path(__file__).with_name("claweval_child.py")
+_CHILD = Path(__file__).with_name("child.py")
 _ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
 
 

@@ -1,4 +1,4 @@
-"""Starts one of ClawEval's services on a unix socket: python claweval_launch.py SOCKET PROGRAM [ARGUMENTS]
+"""Starts one of ClawEval's services on a unix socket: python launch.py SOCKET PROGRAM [ARGUMENTS]
 
 The program is run as it is; only where uvicorn listens is another place. It ends with whoever started it.
 """

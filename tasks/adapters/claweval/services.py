@@ -28,11 +28,13 @@ from proxy_addons.errors import ConfigError
 from proxy_addons.errors import InfrastructureError
 
 DISPATCHES, AUDIT = "dispatches.json", "audit.json"
-MAX_BODY = 4 << 20
+MAX_BODY = 256 << 10
+MAX_CALLS = 1000
+"""What one rollout may ask of its tools: all of it is kept until it is graded."""
 READY_S = 60.0
 """Longer than the 10 s that tasks allow: many rollouts start theirs at once."""
 CALL_S = 30.0
-_LAUNCH = Path(__file__).with_name("claweval_launch.py")
+_LAUNCH = Path(__file__).with_name("launch.py")
 _PASSED = ("PATH", "HOME", "LANG", "TMPDIR")
 
 
@@ -88,6 +90,8 @@ class _Gate:
         route = self.routes.get(name)
         if route is None:
             return web.json_response({"error": f"there is no command {name!r}"}, status=404)
+        if len(self.calls) >= MAX_CALLS:
+            return web.json_response({"error": f"no more than {MAX_CALLS} calls of commands"}, status=429)
         try:
             body = await request.json()
             if not isinstance(body, dict):
