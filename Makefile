@@ -98,18 +98,23 @@ $(HARNESSES)/.ready-all: deploy/harnesses/all/package.json deploy/harnesses/all/
 
 # An environment each, because they want different versions of the same packages. They go into the sandbox with the
 # interpreter that they link to, so that must be the real one and no shim.
-$(HARNESSES)/.ready-python: deploy/harnesses/all/mini-swe-agent.txt deploy/harnesses/all/openhands.txt $(HARNESSES)/.ready
+PYTHON_HARNESSES := browser mini-swe-agent openhands
+$(HARNESSES)/.ready-python: $(PYTHON_HARNESSES:%=deploy/harnesses/all/%.txt) $(HARNESSES)/.ready
 	@$(find_python)
-	if ! command -v tmux >/dev/null && [ $$(id -u) = 0 ] && command -v apt-get >/dev/null; then
-	    echo "harnesses-all: installing tmux, which OpenHands runs its commands in"
+	missing=
+	command -v tmux >/dev/null || missing+=" tmux"  # OpenHands runs its commands in it
+	[ -x /usr/lib/chromium/chromium ] || missing+=" chromium fonts-dejavu-core"
+	if [ -n "$$missing" ] && [ $$(id -u) = 0 ] && command -v apt-get >/dev/null; then
+	    echo "harnesses-all: installing$$missing"
 	    apt-get -qq update
-	    DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends tmux >/dev/null
+	    DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $$missing >/dev/null
 	fi
 	command -v tmux >/dev/null || { echo "harnesses-all: OpenHands needs tmux (Debian: apt-get install tmux)"; exit 1; }
+	[ -x /usr/lib/chromium/chromium ] || echo "harnesses-all: browser needs Chromium (Debian: apt-get install chromium)"
 	python=$$(find_python 3.12)
 	[ -n "$$python" ] || { echo "harnesses-all: OpenHands needs Python 3.12, which is neither on PATH nor in ~/.pyenv"; exit 1; }
 	python=$$($$python -c 'import os, sys; print(os.path.realpath(sys.executable))')
-	for name in mini-swe-agent openhands; do
+	for name in $(PYTHON_HARNESSES); do
 	    echo "harnesses-all: installing $$name in $(HARNESSES)/$$name"
 	    [ -x $(HARNESSES)/$$name/bin/python ] || $$python -m venv $(HARNESSES)/$$name
 	    $(HARNESSES)/$$name/bin/python -m pip --disable-pip-version-check install --quiet \

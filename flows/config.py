@@ -34,7 +34,7 @@ from training.rows import SIDE_CALLS
 PROFILES = Path(__file__).parent / "profiles"
 
 Harness = Literal[
-    "claude_code", "codex", "gemini_cli", "mini_swe_agent", "openclaw", "opencode", "openhands", "qwen_code"
+    "browser", "claude_code", "codex", "gemini_cli", "mini_swe_agent", "openclaw", "opencode", "openhands", "qwen_code"
 ]
 
 

@@ -13,7 +13,7 @@ PACKAGES = {
     "opencode": "opencode-ai",
     "qwen_code": "@qwen-code/qwen-code",
 }
-PYTHON_PACKAGES = {"mini_swe_agent": "mini-swe-agent", "openhands": "openhands-sdk"}
+PYTHON_PACKAGES = {"browser": "playwright", "mini_swe_agent": "mini-swe-agent", "openhands": "openhands-sdk"}
 FOLDER = Path("deploy/harnesses/all")
 FILE = FOLDER / "package.json"
 

@@ -3,7 +3,7 @@
 A module offers the constants and functions of `Harness`; the rollout calls nothing else. The binaries are the
 published ones, unmodified, in the versions of deploy/harnesses/ (`make harnesses`, `make harnesses-all`). Claude Code
 and Codex are set to their smallest request, for small policies; the others ask with their own prompts, mini-swe-agent's
-of 800 tokens, the others' of 5,000 to 17,000.
+of 800 tokens, the others' of 5,000 to 17,000. `browser` is our own, for policies that see (docs/browser.md).
 """
 
 import json
@@ -27,6 +27,7 @@ from tasks.sandboxes import Outcome
 from tasks.sandboxes.capture import last_lines
 
 NAMES = (
+    "browser",
     "claude_code",
     "codex",
     "gemini_cli",

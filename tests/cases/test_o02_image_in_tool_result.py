@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from PIL import Image
 from transformers import AutoTokenizer
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from proxy_addons.conversation import Message
 from proxy_addons.conversation import Problem
@@ -20,6 +19,7 @@ from proxy_addons.dialects import anthropic_messages
 from proxy_addons.dialects import gemini
 from proxy_addons.dialects import openai_chat
 from proxy_addons.dialects import openai_responses
+from tests.support.processor import expand
 from tests.support.recording import recording
 from tests.support.scripted_engine import ScriptedEngine
 from tests.support.scripted_engine import serving
@@ -196,27 +196,6 @@ async def test_o02_an_image_is_stored_once_and_is_part_of_what_a_turn_is(text_mo
     assert message["images"] == [kept]
     assert "base64" not in "".join(row["messages_delta"] for row in rows)
     assert [row["images"] for row in rows] == [None] * 3
-
-
-def expand(model: Path) -> Callable[[dict[str, Any]], list[int]]:
-    """What an engine does with one token an image: the real processor cuts the picture, and its grid is the number."""
-    processor = Qwen2VLImageProcessorPil.from_pretrained(str(model))
-    pad = AutoTokenizer.from_pretrained(str(model)).convert_tokens_to_ids("<|image_pad|>")
-
-    def prompt(body: dict[str, Any]) -> list[int]:
-        urls = iter(part["url"] for part in body["content_parts"])
-        ids: list[int] = []
-        for token in body["token_ids"]:
-            count = 1
-            if token == pad:
-                data = base64.b64decode(next(urls).partition(",")[2])
-                picture = Image.open(io.BytesIO(data)).convert("RGB")
-                grid = processor(images=[picture], return_tensors="np")["image_grid_thw"][0]
-                count = int(grid.prod()) // processor.merge_size**2
-            ids += [token] * count
-        return ids
-
-    return prompt
 
 
 async def test_o02_a_policy_that_sees_is_shown_the_images_in_order(seeing_model: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Every harness but the two of `make test`, for real: sandbox, recording proxy, scripted teacher, verifier, rows.
+"""Every shell harness but the two of `make test`, for real: sandbox, recording proxy, scripted teacher, verifier, rows.
 
 `make test-harnesses` installs them and runs this; where they are not installed it is skipped.
 """
@@ -32,7 +32,7 @@ DIALECT = {
 
 
 def test_none_is_forgotten() -> None:
-    assert {"claude_code", "codex", *DIALECT} == set(harnesses.NAMES)
+    assert {"claude_code", "codex", "browser", *DIALECT} == set(harnesses.NAMES)
 
 
 @pytest.mark.parametrize("name", DIALECT)

@@ -8,6 +8,7 @@ import pytest
 
 from proxy_addons.errors import ConfigError
 from tasks import harnesses
+from tasks.harnesses import browser
 from tasks.harnesses import claude_code
 from tasks.harnesses import codex
 from tasks.harnesses import mini_swe_agent
@@ -85,6 +86,34 @@ def test_openhands(status: str, error: str, code: int, exit_: str, tmp_path: Pat
     assert openhands.judge(outcome(tmp_path, out, code=code))[0] == exit_
 
 
+@pytest.mark.parametrize(
+    ("status", "reason", "code", "exit_"),
+    [
+        ("done", "", 0, "completed"),
+        ("gave_up", "3 replies in a row were no action", 1, "failed"),
+        ("budget", "context_length_exceeded", 1, "budget"),
+        ("broken", "site/server.py ended by itself", 255, "failed"),
+    ],
+)
+def test_browser(status: str, reason: str, code: int, exit_: str, tmp_path: Path) -> None:
+    out = json.dumps({"type": "result", "status": status, "reason": reason, "browser": "Chromium 1"})
+    told = browser.judge(outcome(tmp_path, out, code=code))
+    assert told == (exit_, reason or "done, in Chromium 1")
+
+
+def test_browser_without_chromium_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "browser/bin").mkdir(parents=True)
+    (tmp_path / "browser/bin/python").touch()
+    metadata = tmp_path / "browser/lib/python3.12/site-packages/playwright-1.dist-info/METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text("Name: playwright\nVersion: 1\n")
+    monkeypatch.setattr(browser, "CHROMIUM", tmp_path / "chromium/chromium")
+    with pytest.raises(
+        ConfigError, match=r"^harness: Chromium is not installed in .*; run `make harnesses-all` as root"
+    ):
+        browser.binary(tmp_path)
+
+
 def test_the_interpreter_that_an_environment_links_to_is_bound_too(tmp_path: Path) -> None:
     base = tmp_path / "python"
     (base / "bin").mkdir(parents=True)
@@ -119,7 +148,7 @@ def test_end_by_the_sandbox(reason: Reason, exit_: str, error: str, scored: bool
 
 
 def test_unknown_harness() -> None:
-    with pytest.raises(ConfigError, match=r"harness 'gemini': use one of claude_code, codex"):
+    with pytest.raises(ConfigError, match=r"harness 'gemini': use one of browser, claude_code, codex"):
         harnesses.load("gemini")
 
 
