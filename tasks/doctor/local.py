@@ -13,7 +13,9 @@ import httpx
 from proxy_addons.errors import ConfigError
 from tasks import harnesses
 from tasks.doctor import Check
+from tasks.doctor.versions import PYTHON_PACKAGES
 from tasks.doctor.versions import judge
+from tasks.doctor.versions import version_command
 from tasks.doctor.versions import wanted
 from tasks.proxy import proxy_python
 from tasks.sandboxes import choose
@@ -95,8 +97,10 @@ def _harness(root: Path, name: str) -> Check:
         node = [str(harnesses.node_folder(installed) / "bin" / "node")] if binary.suffix in (".js", ".mjs") else []
     except ConfigError as error:
         return Check(name, False if name in DEFAULT else None, str(error))
+    # Those in Python are an interpreter, whose own version nobody wants to know.
+    question = version_command(name)[1:] if name in PYTHON_PACKAGES else ["--version"]
     try:
-        done = subprocess.run([*node, str(binary), "--version"], capture_output=True, text=True, timeout=_ASK_S)
+        done = subprocess.run([*node, str(binary), *question], capture_output=True, text=True, timeout=_ASK_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         return Check(name, False, f"it does not start: {error}")
     ok, words = judge(done.stdout or done.stderr, version)

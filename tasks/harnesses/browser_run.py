@@ -87,7 +87,7 @@ class Ended(Exception):
 def parse(reply: str) -> dict[str, Any]:
     """The one action that `reply` is. Raises Refused if it is anything else."""
     try:
-        action = json.loads(reply)
+        action = json.loads(reply, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise Refused(f"the reply is not one JSON object ({str(error)[:100]})") from None
     if not isinstance(action, dict):
@@ -102,13 +102,19 @@ def parse(reply: str) -> dict[str, Any]:
         value = action[field]
         if type(value) is not kind:
             raise Refused(f"{field} must be {'a whole number' if kind is int else 'text'}")
-        if kind is int and not least <= value <= largest:
+        if isinstance(value, int) and not least <= value <= largest:
             raise Refused(f"{field} must be from {least} to {largest}")
-        if kind is str and not _is_unicode(value):
+        if isinstance(value, str) and not _is_unicode(value):
             raise Refused(f"{field} holds half a character")
     if name == "goto" and not action["url"].lower().startswith(("http://", "https://")):
         raise Refused("url must begin with http:// or https://")  # a file: would show the site's own files
     return {"action": name, **action}
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) != len(pairs):
+        raise ValueError("a field is given twice")
+    return dict(pairs)
 
 
 def _is_unicode(text: str) -> bool:
@@ -216,7 +222,7 @@ def drive(instruction: str, screen: Screen, ask: Callable[[list[dict[str, Any]]]
 
 
 def ask_policy(url: str, key: str, model: str, messages: list[dict[str, Any]]) -> str:
-    """The policy's next reply. Raises Ended if its context or the rollout's calls are used up."""
+    """The policy's next reply. Raises Ended if its context, the rollout's calls or the room for pictures is used up."""
     body = json.dumps({"model": model, "messages": messages}).encode()
     headers = {"content-type": "application/json", "authorization": f"Bearer {key}"}
     for left in reversed(range(_TRIES)):
@@ -226,7 +232,7 @@ def ask_policy(url: str, key: str, model: str, messages: list[dict[str, Any]]) -
                 return str(json.load(answer)["choices"][0]["message"]["content"] or "")
         except HTTPError as error:
             said = error.read().decode(errors="replace")[:500]
-            if error.code == 429 or "context_length_exceeded" in said:
+            if error.code in (413, 429) or "context_length_exceeded" in said:
                 raise Ended("budget", said) from None
             if error.code < 500 or not left:
                 raise RuntimeError(f"the model's server answers {error.code}: {said}") from None

@@ -14,6 +14,7 @@ from tasks.doctor import local
 from tasks.doctor import versions
 from tasks.doctor.__main__ import main
 from tasks.run import ROOT
+from tests.tasks.harnesses.real import installed
 
 
 @pytest.fixture
@@ -47,6 +48,14 @@ def test_the_real_harnesses_of_this_checkout() -> None:
     pinned = json.loads((ROOT / "deploy/harnesses/package.json").read_text())["dependencies"]
     check = local._harness(ROOT, "claude_code")
     assert (check.ok, check.text) == (True, pinned["@anthropic-ai/claude-code"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", versions.PYTHON_PACKAGES)
+def test_a_harness_in_python_is_asked_for_its_package(name: str) -> None:
+    installed(name)
+    check = local._harness(ROOT, name)
+    assert (check.ok, check.text) == (True, versions.wanted(ROOT)[name])
 
 
 def test_a_harness_of_another_version(project: Path) -> None:

@@ -184,7 +184,7 @@ async def test_what_is_no_action_is_told_and_survived(
     wrong: list[Action | str] = [
         "I will click the button.",
         {"action": "click", "x": 5000, "y": 1},
-        {"action": "goto", "url": "http://127.0.0.1:9/"},  # nobody there: an action, and one that fails
+        {"action": "goto", "url": "http://127.0.0.1:8001/"},  # nobody there: an action, and one that fails
         {"action": "key", "key": "NoSuchKey"},
         {"action": "type", "text": "into nothing"},
         {"action": "goto", "url": "http://127.0.0.1:8000/"},

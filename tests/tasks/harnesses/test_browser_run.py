@@ -33,6 +33,7 @@ def test_every_action_is_shown_to_the_policy_and_reads_as_shown() -> None:
         ('{"action": "close"}', "action must be one of click"),
         ('{"action": "click", "x": 1}', "click takes x, y"),
         ('{"action": "click", "x": 1, "y": 1, "button": "left"}', "click takes x, y"),
+        ('{"action": "click", "x": 1, "x": 2, "y": 1}', "a field is given twice"),
         ('{"action": "click", "x": 1280, "y": 1}', "x must be from 0 to 1279"),
         ('{"action": "click", "x": 1, "y": 720}', "y must be from 0 to 719"),
         ('{"action": "click", "x": 1.0, "y": 1}', "x must be a whole number"),
