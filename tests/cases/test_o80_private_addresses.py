@@ -37,7 +37,7 @@ class SharedNetwork(Bubblewrap):
 @pytest.mark.slow
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("host", [ADDRESS, NAME])
-@pytest.mark.parametrize("name", harnesses.NAMES)
+@pytest.mark.parametrize("name", real.SHELL)
 def test_o80_a_private_address_and_a_cluster_name(name: str, host: str, tmp_path: Path) -> None:
     real.installed(name)
     if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("unshare"):

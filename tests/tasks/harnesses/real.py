@@ -12,6 +12,9 @@ from tasks.sandboxes import Sandbox
 from tasks.sandboxes import Spec
 from tests.tasks.stub import Stub
 
+SHELL = tuple(name for name in harnesses.NAMES if name != "browser")
+"""The harnesses with a shell tool, in which a script can run commands."""
+
 ROOT = Path(__file__).parents[3] / harnesses.INSTALL
 URL = f"{PROXY_URL}/r/run-e000-task-s00-t0"
 KEY = "of-test-key-0123456789012345678901234567890123456789"

@@ -14,13 +14,13 @@ from proxy_addons import records
 from proxy_addons.conversation import Message
 from proxy_addons.conversation import Tool
 from tasks import builtin
-from tasks import harnesses
 from tasks import taskset
 from tasks.rollout import fill
 from tasks.teacher import shell_call
 from tests.tasks.arena import Teacher
 from tests.tasks.arena import arena
 from tests.tasks.arena import slot
+from tests.tasks.harnesses.real import SHELL
 from tests.tasks.harnesses.real import installed
 from tests.tasks.harnesses.scripts import say
 from training.rows import build_rows
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 MAX_CALLS = 3
 # A turn without a tool call ends all of them but mini-swe-agent, which asks twice more.
-MORE = {name: 3 if name == "mini_swe_agent" else 1 for name in harnesses.NAMES if name != "browser"}
+MORE = {name: 3 if name == "mini_swe_agent" else 1 for name in SHELL}
 
 
 @dataclass
