@@ -21,14 +21,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
+from typing import NoReturn
 from urllib.error import HTTPError
 from urllib.error import URLError
+from urllib.parse import urlsplit
 from urllib.request import Request
 from urllib.request import urlopen
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext
     from playwright.sync_api import Page
+    from playwright.sync_api import ProxySettings
 
 WIDTH, HEIGHT = 1280, 720
 SITE = "site/server.py"
@@ -161,19 +164,22 @@ class Screen:
                 case {"action": "wait", "seconds": seconds}:
                     page.wait_for_timeout(1000 * seconds)
         except Error as error:
-            self._unless_gone(error)
+            self._tell(error)
         self._settle()
 
     def _settle(self) -> None:
         from playwright.sync_api import Error
 
+        page = self.page
         try:
-            self.page.wait_for_timeout(_SETTLE_MS)
+            page.wait_for_timeout(_SETTLE_MS)
             self.page.wait_for_load_state("load", timeout=_LOAD_MS)
         except Error as error:
-            self._unless_gone(error)
+            if not page.is_closed():
+                self._tell(error)
+            self._settle()  # the action closed its own tab
 
-    def _unless_gone(self, error: Exception) -> None:
+    def _tell(self, error: Exception) -> NoReturn:
         """What went wrong in a page is told to the policy; a browser that is gone is not its doing."""
         browser = self.context.browser
         if browser is None or not browser.is_connected():
@@ -182,7 +188,7 @@ class Screen:
 
     def shown(self, text: str) -> list[dict[str, Any]]:
         """`text`, where the browser is, and what it shows, as the parts of a user turn."""
-        said = "".join(f" A dialog said {text[:300]!r}; it was accepted." for text in self.dialogs)
+        said = "".join(f" A dialog said {dialog[:300]!r}; it was accepted." for dialog in self.dialogs)
         self.dialogs.clear()
         page = self.page
         image = base64.b64encode(page.screenshot(timeout=_LOAD_MS)).decode()
@@ -260,6 +266,19 @@ def start_site() -> "subprocess.Popen[bytes] | None":
     raise RuntimeError(f"{SITE} does not listen on 127.0.0.1:{PORT} after {_SITE_S:g} s")
 
 
+def way_out() -> "ProxySettings | None":
+    """The egress port, where the task may reach hosts; Chromium takes no name and key from the environment itself."""
+    if not (url := os.environ.get("HTTPS_PROXY")):
+        return None
+    parts = urlsplit(url)
+    return {
+        "server": f"http://{parts.hostname}:{parts.port}",
+        "username": parts.username,
+        "password": parts.password,
+        "bypass": os.environ["NO_PROXY"],
+    }
+
+
 def run(chromium: str, instruction: str) -> dict[str, Any]:
     """One rollout; what it came to."""
     from playwright.sync_api import sync_playwright  # only this harness's environment has it
@@ -273,6 +292,7 @@ def run(chromium: str, instruction: str) -> dict[str, Any]:
             executable_path=chromium,
             # The sandbox around this has no namespaces left to give and a small /dev/shm.
             args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
+            proxy=way_out(),
         )
         context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT}, accept_downloads=False)
         screen = Screen(context, start, [])

@@ -49,7 +49,7 @@ def sketches() -> Iterator[Sketch]:
     products = {"products": [{"name": name, "price": price} for name, price in _PRODUCTS.items()], "cart": []}
     for split, wanted in (("train", ["Teapot"]), ("heldout", ["Kettle", "Clock"])):
         posts = [("/add", {"item": str(names.index(name))}) for name in wanted]
-        say = f"Order one {' and one '.join(wanted)} in the shop, together, and nothing else."
+        say = f"Place one order in the shop: one {' and one '.join(wanted)}, and nothing else."
         yield Sketch(f"shop-{split}", "shop", split, say, products, [wanted], (*posts, ("/order", {})))
     for split, name, town, plan, newsletter in (
         ("train", "Ada Berg", "Turin", "plus", False),

@@ -5,6 +5,7 @@ The policy is a script; it clicks where the sites' layout has things.
 
 import hashlib
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,7 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from aiohttp import web
 from PIL import Image
 from transformers import AutoTokenizer
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
@@ -200,6 +203,41 @@ async def test_what_is_no_action_is_told_and_survived(
     assert [len(call["images"]) for call in played.calls[:4]] == [1, 1, 1, 2]  # where nothing was done nothing is shown
 
 
+async def test_it_reaches_the_hosts_that_its_task_allows_and_no_other(
+    model: Path, tasks: dict[str, taskset.Task], tmp_path: Path
+) -> None:
+    addresses = [a.address for links in psutil.net_if_addrs().values() for a in links if a.family == socket.AF_INET]
+    own = next((address for address in addresses if not address.startswith("127.")), None)
+    if own is None:
+        pytest.skip("a host that is not loopback needs an address, and this machine has none")
+    visited: list[str] = []
+
+    async def page(http: web.Request) -> web.Response:
+        visited.append(http.host)
+        return web.Response(text="hello")
+
+    app = web.Application()
+    app.router.add_get("/", page)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, own, 0).start()
+    port = runner.addresses[0][1]
+    script: list[Action | str] = [
+        {"action": "goto", "url": f"http://{own}:{port}/"},
+        {"action": "goto", "url": f"http://198.51.100.7:{port}/"},
+        *SOLVED["shop"][-1:],
+    ]
+    task = replace(tasks["shop"], allow_hosts=(own,))
+    try:
+        played = await play(model, tmp_path, task, script)
+    finally:
+        await runner.cleanup()
+    assert played.row["exit"] == "completed", played.row
+    assert f"Done.\nThe page is http://{own}:{port}/" in played.prompts[1]
+    assert {*visited} == {f"{own}:{port}"}
+    assert {f"egress_passed:{own}", "egress_refused:198.51.100.7"} <= {*played.row["findings"]}, played.row
+
+
 async def test_a_policy_that_says_no_action_any_more_is_scored(
     model: Path, tasks: dict[str, taskset.Task], tmp_path: Path
 ) -> None:
@@ -216,37 +254,62 @@ async def test_out_of_calls_it_ends_by_itself(model: Path, tasks: dict[str, task
     assert len(engine.asked) == 2 and row["exit_code"] == 1
 
 
-DIES = """
+PAGES = """
 import os
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+PAGES = {
+    "/": b"<button onclick=confirm('Sure?')>ask</button> <a href=/tab target=_blank>open</a>",
+    "/tab": b"<button onclick=window.close()>close</button>",
+}
+STYLE = b"<style>button, a { position: absolute; left: 0; top: 0; width: 90px; height: 90px } a { left: 100px }</style>"
 
 class Site(BaseHTTPRequestHandler):
     def do_GET(self):
         if self.path == "/end":
             os._exit(7)
         self.send_response(200)
+        self.send_header("content-type", "text/html")
         self.end_headers()
-        self.wfile.write(b"<a href=/end>end</a>")
+        self.wfile.write(STYLE + PAGES.get(self.path, b""))
 
 ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Site).serve_forever()
 """
+
+
+def with_site(task: taskset.Task, code: str, folder: Path) -> taskset.Task:
+    """`task` with another site, below `folder`."""
+    (folder / "task/environment/site").mkdir(parents=True)
+    (folder / "task/environment/site/server.py").write_text(code)
+    return replace(task, folder=folder / "task")
+
+
+async def test_dialogs_are_told_and_the_newest_tab_is_shown(
+    model: Path, tasks: dict[str, taskset.Task], tmp_path: Path
+) -> None:
+    task = with_site(tasks["shop"], PAGES, tmp_path)
+    played = await play(model, tmp_path, task, [on(0, 0), on(100, 0), on(0, 0), DONE])
+    told = [prompt.rpartition("<|im_start|>user\n")[2].partition("<|vision")[0] for prompt in played.prompts]
+    start = "http://127.0.0.1:8000/"
+    assert told[1:] == [
+        f"Done. A dialog said 'Sure?'; it was accepted.\nThe page is {start}\n",
+        f"Done.\nThe page is {start}tab\n",
+        f"Done.\nThe page is {start}\n",
+    ], played.row
 
 
 @pytest.mark.parametrize(
     ("code", "exit_", "reason"),
     [
         ("raise SystemExit(7)", "no_call", "site/server.py ended with exit status 7 before anybody came"),
-        (DIES, "failed", "RuntimeError: site/server.py ended by itself with exit status 7"),
+        (PAGES, "failed", "RuntimeError: site/server.py ended by itself with exit status 7"),
     ],
 )
 async def test_a_site_that_ends_is_not_the_policys_doing(
     code: str, exit_: str, reason: str, model: Path, tasks: dict[str, taskset.Task], tmp_path: Path
 ) -> None:
-    folder = tmp_path / "task"
-    (folder / "environment/site").mkdir(parents=True)
-    (folder / "environment/site/server.py").write_text(code)
     script: list[Action | str] = [{"action": "goto", "url": "http://127.0.0.1:8000/end"}, DONE]
-    row = (await play(model, tmp_path, replace(tasks["shop"], folder=folder), script)).row
+    row = (await play(model, tmp_path, with_site(tasks["shop"], code, tmp_path), script)).row
     assert (row["exit"], row["error_class"], row["reward"]) == (exit_, "HarnessError", None), row
     assert reason in row["reason"], row
