@@ -28,6 +28,7 @@ from tasks.rollout import Slot
 from tasks.rollout import fill
 from tasks.run import ROOT
 from tasks.sandboxes import choose
+from tasks.slots import Slots
 from tasks.teacher import shell_call
 from tasks.teacher_server import app
 from training.child import free_port
@@ -94,7 +95,7 @@ async def _arena(model: Path, folder: Path) -> AsyncIterator[Arena]:
                 pids=256,
                 timeout_s=240.0,
                 tries=2,
-                slots=asyncio.Semaphore(2),
+                slots=Slots(2),
             )
     finally:
         policy.stop()

@@ -77,7 +77,7 @@ def _log_probs(model: Any, row: Row) -> torch.Tensor:
     return scores.gather(1, ids[1:, None])[:, 0]
 
 
-def plain_update(rows: list[Row], advantages: dict[str, float]) -> Callable[[], None]:
+def plain_update(rows: list[Row], advantages: dict[str, float]) -> Callable[[], object]:
     """One PPO step as anybody would write it."""
     model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32, attn_implementation="sdpa").train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=SETTINGS.learning_rate, weight_decay=SETTINGS.weight_decay)
@@ -97,7 +97,7 @@ def plain_update(rows: list[Row], advantages: dict[str, float]) -> Callable[[], 
     return update
 
 
-def our_update(rows: list[Row], advantages: dict[str, float]) -> Callable[[], None]:
+def our_update(rows: list[Row], advantages: dict[str, float]) -> Callable[[], object]:
     """The learner's, checkpoint excluded."""
     from training.cpu_platform import select_device
 
@@ -105,7 +105,7 @@ def our_update(rows: list[Row], advantages: dict[str, float]) -> Callable[[], No
     from training.learner import Learner  # veRL fixes its device when it is imported
 
     learner = Learner(MODEL, SETTINGS)
-    return lambda: learner.update(rows, advantages, seed=0, step=0) and None
+    return lambda: learner.update(rows, advantages, seed=0, step=0)
 
 
 def measure(part: str, file: Path, born: float) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """A model behind an API: both dialects, retries, costs, and no key in any error."""
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -85,7 +86,7 @@ async def test_calls_and_their_results_are_spelled_in_anthropics_form() -> None:
 
 
 async def test_what_may_pass_is_asked_again() -> None:
-    said = itertools.chain([429, 503, 529], itertools.repeat("at last"))
+    said: Iterator[int | str] = itertools.chain([429, 503, 529], itertools.repeat("at last"))
     async with provider(lambda _, __: next(said)) as fake:
         assert await client(fake.url).ask("s", "u") == "at last"
         assert len(fake.asked) == 4
