@@ -21,8 +21,7 @@ from tasks.git_history import fresh_workspace
 from tasks.sandboxes import choose
 from tasks.verify import verify
 from tests.tasks.adapters import checkout
-
-PUBLISHED = Path("/work/shared/data/claw-eval")
+from tests.tasks.adapters.published import published
 
 
 @pytest.fixture
@@ -138,9 +137,8 @@ def test_the_score(completion: float, robustness: float, safety: float, total: f
     assert claweval.passed(total) is passes
 
 
-@pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published task files are not on this machine")
 def test_all_published_tasks_load_and_say_what_they_need() -> None:
-    items = claweval.read(PUBLISHED)
+    items = claweval.read(published("claw-eval"))
     assert len(items) == 300
     assert len({item.id for item in items}) == 300
     kinds = {

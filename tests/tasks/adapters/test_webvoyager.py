@@ -6,9 +6,9 @@ import pytest
 from proxy_addons.errors import ConfigError
 from proxy_addons.errors import VerifierError
 from tasks.adapters import webvoyager
+from tests.tasks.adapters.published import published
 
 LINE = {"web_name": "Shop", "id": "Shop--0", "ques": "How much is it?", "web": "https://shop.example/a"}
-PUBLISHED = Path("/work/shared/data/webvoyager")
 
 
 def write(folder: Path, *lines: object) -> Path:
@@ -64,9 +64,8 @@ def test_a_judge_that_says_neither_gives_no_verdict() -> None:
         webvoyager.score("I cannot see the screenshot.", True)
 
 
-@pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published task files are not on this machine")
 def test_all_published_questions_load() -> None:
-    items = webvoyager.read(PUBLISHED)
+    items = webvoyager.read(published("webvoyager"))
     assert len(items) == 643
     assert len({item.kind for item in items}) == 15
     answered = [item for item in items if isinstance(item.record, webvoyager.Question) and item.record.answer]
