@@ -167,9 +167,7 @@ def alarms(result: dict[str, Any], report: RowReport) -> list[str]:
     if result.get("refused_steps"):
         found.append(f"{result['refused_steps']} optimizer steps refused: the gradient was not finite")
     if (rejected := result.get("off_policy", {}).get("rejected_share", 0)) > REFUSED_LIMIT:
-        found.append(
-            f"{rejected:.0%} of the trained tokens were rejected: trainer and record are too far apart for them"
-        )
+        found.append(f"{rejected:.0%} of the tokens to train were rejected: trainer and record are too far apart there")
     if report.refused_share > REFUSED_LIMIT:
         found.append(
             f"{report.refused_share:.0%} of the sampled tokens were not trained: {dict(report.refused_tokens)}"
