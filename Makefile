@@ -216,8 +216,8 @@ bench-rollouts: setup  ## the controller of rollouts on Kubernetes, against the 
 bench-chaos: setup  ## 500 rollouts in a cluster that misbehaves, their controller killed three times; bench/out/chaos.json
 	@.venv/bin/python -m bench.chaos
 
-bench-overlap: setup  ## mode async beside sync, with scripted rollouts and updates, 5 minutes; bench/out/overlap.json
-	@.venv/bin/python -m bench.overlap
+bench-overlap: setup  ## mode async beside sync, with scripted rollouts and updates, 6 minutes; bench/out/overlap.json
+	@PREFECT_LOGGING_LEVEL=ERROR .venv/bin/python -m bench.overlap
 
 .venv-litellm/.ready: | .venv/.ready
 	@echo "bench-proxy: installing LiteLLM, to measure against, in .venv-litellm"

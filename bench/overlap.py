@@ -105,7 +105,10 @@ def main() -> None:
             "tasks": str(folder / "tasks"),
             "runs_dir": str(folder / "runs"),
         }
-        rows = [measure(name, config, Update(train_s)) for name in MODES]
+        rows = []
+        for name in MODES:
+            rows.append(measure(name, config, Update(train_s)))
+            print(f"{name}: {rows[-1]['wall_s']} s", flush=True)
     for row in rows:
         row["over_sync"] = round(row["wall_s"] / rows[0]["wall_s"], 3)
     show(rows)

@@ -1,18 +1,28 @@
 import json
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from typing import cast
 
 import pytest
 
+from proxy_addons import records
 from proxy_addons.errors import ConfigError
 from tasks import harnesses
+from tasks.deadline import Deadline
 from tasks.epoch import check_progress
 from tasks.epoch import plan_heldout
 from tasks.epoch import plan_training
+from tasks.epoch import run_group
 from tasks.epoch import stage
 from tasks.epoch import staleness
+from tasks.rollout import Arena
+from tasks.rollout import Slot
+from tasks.rollout import calls_path
+from tasks.rollout import row_path
 from tasks.taskset import Task
+from tests.support.calls import Recording
 
 BOTH = [harnesses.load("claude_code"), harnesses.load("codex")]
 
@@ -62,6 +72,30 @@ def test_heldout_tasks_are_the_same_in_every_run_and_never_trained() -> None:
 def test_too_few_heldout_tasks_is_said_before_anything_starts() -> None:
     with pytest.raises(ConfigError, match="heldout_tasks: 6 asked for, the set has 2"):
         plan_heldout("a", 0, "heldout_before", tasks(4, 2), BOTH, 6, 2)
+
+
+async def test_what_a_group_has_on_record_counts_for_its_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (group,) = plan_training("r", 1, 0, tasks(1), BOTH, count=1, size=4)
+    for slot, reward in zip(group, (1.0, 0.0), strict=False):
+        recording = Recording(slot.rollout.sample, task=slot.task.id)
+        recording.call(None, [1], [2])
+        records.write(str(calls_path(tmp_path, slot.rollout)), records.table(recording.calls, records.CALLS))
+        row = {"rollout": slot.rollout.id, "reward": reward}
+        records.write(str(row_path(tmp_path, slot.rollout)), records.table([row], records.ROLLOUTS))
+    filled = []
+
+    async def fill(slot: Slot, arena: Arena, deadline: Deadline) -> dict[str, Any]:
+        filled.append(slot)
+        await deadline.passed()
+        return {"reward": None}
+
+    monkeypatch.setattr("tasks.epoch.fill", fill)
+    arena = cast(Arena, SimpleNamespace(folder=tmp_path, tries=1))
+    manifest = await run_group(group, arena, 0.01)
+    assert filled == group[2:]
+    assert (manifest["ran"], manifest["rewards"]) == (2, [1.0, 0.0, None, None])
 
 
 def test_staleness_counts_rollouts_with_a_reward_by_the_oldest_weights_in_them() -> None:
