@@ -179,7 +179,7 @@ class Update:
     fails: int | None = None
 
     async def __call__(
-        self, run: RunFolder, base: Path, epoch: int, seed: int, given: dict[str, Any]
+        self, run: RunFolder, base: Path, epoch: int, seed: int, given: dict[str, Any], trainer: Any = None
     ) -> dict[str, Any]:
         began = time.time()
         await asyncio.sleep(self.train_s)
