@@ -98,6 +98,9 @@ class TrainingConfig(Objective):
     device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto", description="where to train; auto takes a GPU if there is one"
     )
+    processes: int = Field(
+        default=1, ge=1, le=64, description="processes of this machine that share an update, one per GPU (FSDP2)"
+    )
 
 
 class LimitsConfig(Part):

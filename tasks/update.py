@@ -12,6 +12,7 @@ from proxy_addons.errors import InfrastructureError
 from tasks.run import ROOT
 from tasks.run import RunFolder
 from training.child import Child
+from training.child import free_port
 from training.child import start_child
 from training.job import EXIT_CODES
 from training.job import TrainJob
@@ -19,34 +20,54 @@ from training.job import TrainSettings
 
 
 class Trainer:
-    """The training process of a run. It starts with the first job and stays for the next, so that veRL is imported and
-    the model loaded once; if a job ends it, the next one starts another, from the checkpoint."""
+    """The training processes of a run, mostly one. They start with the first job and stay for the next, so that veRL is
+    imported and the model loaded once; if a job ends one of them, the next job starts anew, from the checkpoint."""
 
     def __init__(self, log: Path) -> None:
         self.log = log
-        self._child: Child | None = None
+        self._children: list[Child] = []
 
-    async def do(self, job: Path) -> None:
+    async def do(self, job: Path, processes: int = 1) -> None:
         """Do the `TrainJob` in the file `job`. Raises the failure class of its exit code, with its last line."""
-        child = self._child
-        if child is None or not child.alive():
-            argv = [sys.executable, "-m", "training.resident"]
-            child = self._child = start_child(argv, self.log, env=os.environ, cwd=ROOT, talk=True)
-        try:
-            code = await asyncio.to_thread(_ask, child, job)
-        except asyncio.CancelledError:
-            self.stop()  # it is in the middle of an update
-            raise
-        if code is None:
+        if len(self._children) != processes or not all(child.alive() for child in self._children):
             self.stop()
-            raise InfrastructureError(f"the trainer ended: {child.last_lines(1)}; its log is {self.log}")
-        _check("the trainer", code, child, self.log)
+            self._children = [self._start(rank, env) for rank, env in enumerate(_ranks(processes))]
+        asked = {asyncio.ensure_future(asyncio.to_thread(_ask, child, job)): child for child in self._children}
+        try:
+            waiting = set(asked)
+            while waiting:  # the others wait for one that failed: the first to fail tells why
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for each in done:
+                    self._check(asked[each], each.result())
+        except asyncio.CancelledError:
+            self.stop()  # they are in the middle of an update
+            raise
+
+    def _start(self, rank: int, env: dict[str, str]) -> Child:
+        log = self.log if rank == 0 else self.log.with_stem(f"{self.log.stem}-{rank}")
+        return start_child([sys.executable, "-m", "training.resident"], log, env=env, cwd=ROOT, talk=True)
+
+    def _check(self, child: Child, code: int | None) -> None:
+        if code != 0 and (code is None or len(self._children) > 1):
+            self.stop()
+        if code is None:
+            raise InfrastructureError(f"the trainer ended: {child.last_lines(1)}; its log is {child.log}")
+        _check("the trainer", code, child, child.log)
 
     def stop(self) -> None:
-        """End the process, if there is one."""
-        if self._child is not None:
-            self._child.stop()
-            self._child = None
+        """End the processes, if there are any."""
+        for child in self._children:
+            child.stop()
+        self._children = []
+
+
+def _ranks(processes: int) -> list[dict[str, str]]:
+    """The environment of each process."""
+    if processes == 1:
+        return [dict(os.environ)]
+    shared = {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
+    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return [{**os.environ, **shared, "RANK": str(n), "LOCAL_RANK": str(n)} for n in range(processes)]
 
 
 def _ask(child: Child, job: Path) -> int | None:
@@ -88,7 +109,7 @@ async def train(
         settings=TrainSettings(**settings),
     )
     (folder / "job.json").write_text(job.model_dump_json(indent=1))
-    await trainer.do(folder / "job.json")
+    await trainer.do(folder / "job.json", job.settings.processes)
     result = run.train_result(epoch)
     if result is None:
         raise InfrastructureError(f"training ended without a result; its log is {trainer.log}")

@@ -19,11 +19,13 @@ from typing import Any
 from typing import Protocol
 
 import torch
+import torch.distributed as dist
 from transformers import AutoConfig
 from transformers import AutoModelForCausalLM
 
 from proxy_addons.errors import ConfigError
 from proxy_addons.errors import InfrastructureError
+from training.cpu_platform import rank
 from training.job import BEST
 from training.rows import Row
 
@@ -54,28 +56,39 @@ def save_checkpoint(
     probe: Row,
     keep: int,
 ) -> Path:
-    """Publish a checkpoint with `state` (which holds "epoch") and return its folder.
+    """Publish a checkpoint with `state` (which holds "epoch") and return its folder. All processes of an update call
+    this together; the first of them writes what is not its shard.
 
     The newest `keep` stay, and always the one before this one: a retry of this epoch goes on from it.
     A checkpoint of the same epoch is replaced. Raises InfrastructureError if the exported folder does not give the
     trainer's log-probabilities on `probe`; then nothing is published.
     """
-    directory.mkdir(parents=True, exist_ok=True)
-    for left in directory.glob(".tmp-*"):
-        shutil.rmtree(left)  # of a process that died while it wrote
     final = directory / f"epoch-{state['epoch']:04}"
     temporary = directory / f".tmp-{final.name}"
+    if rank() == 0:
+        directory.mkdir(parents=True, exist_ok=True)
+        for left in directory.glob(".tmp-*"):
+            shutil.rmtree(left)  # of a process that died while it wrote
+    _together()
     learner.save(temporary / "trainer")
     export(learner, base_model, temporary / "hf", dtype, probe)
-    (temporary / "state.json").write_text(json.dumps(state))
-    _publish(temporary, final)
-    pointer = directory / ".latest.json.tmp"
-    pointer.write_text(json.dumps({"checkpoint": final.name}))
-    os.replace(pointer, directory / "latest.json")
-    for old in sorted(directory.glob("epoch-*"))[: -max(keep, 2)]:
-        if old not in (final, _best(directory)):
-            shutil.rmtree(old)
+    if rank() == 0:
+        (temporary / "state.json").write_text(json.dumps(state))
+        _publish(temporary, final)
+        pointer = directory / ".latest.json.tmp"
+        pointer.write_text(json.dumps({"checkpoint": final.name}))
+        os.replace(pointer, directory / "latest.json")
+        for old in sorted(directory.glob("epoch-*"))[: -max(keep, 2)]:
+            if old not in (final, _best(directory)):
+                shutil.rmtree(old)
+    _together()
     return final
+
+
+def _together() -> None:
+    """Wait for the other processes of the update, if there are any."""
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        dist.barrier()
 
 
 def _best(directory: Path) -> Path | None:
@@ -109,28 +122,30 @@ def export(learner: Trained, base_model: Path, folder: Path, dtype: torch.dtype,
     The folder is loaded again and must give the trainer's log-probabilities on `probe`, with every weight present.
     Raises InfrastructureError if it does not.
     """
+    ids = list(probe.ids[:PROBE_TOKENS])
+    short = Row("probe", "probe", ids, [0, *[1] * (len(ids) - 1)], [0.0] * len(ids), (0,), (0,))
+    weights, trained = learner.state_dict(), learner.log_probs([short])[0][1:]
+    if rank() != 0:
+        return
     config = AutoConfig.from_pretrained(base_model)
     model = AutoModelForCausalLM.from_config(config, dtype=dtype)
-    model.load_state_dict(learner.state_dict())
+    model.load_state_dict(weights)
     model.save_pretrained(folder)
     for file in base_model.iterdir():
         if file.is_file() and file.name != "config.json" and not file.name.endswith(_WEIGHTS):
             shutil.copy2(file, folder / file.name)
-    _verify(learner, folder, dtype, probe)
+    _verify(folder, dtype, ids, torch.tensor(trained))
 
 
-def _verify(learner: Trained, folder: Path, dtype: torch.dtype, probe: Row) -> None:
+def _verify(folder: Path, dtype: torch.dtype, ids: list[int], trained: torch.Tensor) -> None:
     loaded: Any = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", output_loading_info=True)
     model, info = loaded
     lost = {what: sorted(info[what]) for what in ("missing_keys", "unexpected_keys", "mismatched_keys") if info[what]}
     if lost or model.dtype != dtype:
         raise InfrastructureError(f"export {folder}: reloaded as {model.dtype} with {lost or 'all weights'}")
-    ids = list(probe.ids[:PROBE_TOKENS])
-    short = Row("probe", "probe", ids, [0, *[1] * (len(ids) - 1)], [0.0] * len(ids), (0,), (0,))
     with torch.no_grad():
         logits = model.eval()(torch.tensor([ids])).logits[0, :-1].float()
     served = logits.log_softmax(-1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
-    trained = torch.tensor(learner.log_probs([short])[0][1:])
     gap = (served - trained).abs().max().item()
     if not gap <= TOLERANCE[dtype]:
         raise InfrastructureError(f"export {folder}: log-probabilities differ from the trainer's by {gap:.2g}")

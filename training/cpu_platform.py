@@ -38,14 +38,26 @@ def select_device(wanted: str) -> str:
     return device
 
 
+def rank() -> int:
+    """This process's place among those that share an update; 0 also before `select_device`."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
 def _open_process_group(device: str) -> None:
-    """Open a process group of one. veRL takes a group that is open; its own call would ask for `cpu:gloo,cpu:gloo` on
-    a CPU, which torch refuses as a duplicate."""
+    """Open the process group that the environment names (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), or one of this
+    process alone. veRL takes a group that is open; its own call would ask for `cpu:gloo,cpu:gloo` on a CPU, which torch
+    refuses as a duplicate."""
+    backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        if device == "cuda":
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        if not dist.is_initialized():
+            dist.init_process_group(backend)
+        return
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     for name, value in (alone | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}).items():
         os.environ.setdefault(name, value)
     if not dist.is_initialized():
-        backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
 
 

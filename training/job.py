@@ -123,6 +123,8 @@ class TrainSettings(Objective):
     gradient_checkpointing: bool = False
     keep_checkpoints: int = Field(default=2, ge=1)
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    processes: int = Field(default=1, ge=1)
+    """Processes that share the update, the weights in shards (FSDP2); each runs this job with its RANK."""
     threads: int = Field(default=2, ge=1)
     """CPU threads. A resumed run is bit-identical only with the same number."""
 

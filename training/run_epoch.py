@@ -24,6 +24,7 @@ from training.advantages import group_advantages
 from training.advantages import why_excluded
 from training.checkpoint import read_state
 from training.checkpoint import save_checkpoint
+from training.cpu_platform import rank
 from training.cpu_platform import select_device
 from training.job import TrainJob
 from training.job import TrainSettings
@@ -73,8 +74,8 @@ def run_epoch(job: TrainJob, in_hand: InHand | None = None) -> dict[str, Any]:
     Raises ConfigError if the job cannot be right and InfrastructureError if the checkpoint cannot be trusted.
     """
     seconds: dict[str, float] = {}
-    if job.resume is not None and (done := read_state(Path(job.resume))["epoch"]) >= job.epoch:
-        raise ConfigError(f"resume: {job.resume} already holds epoch {done}; job epoch {job.epoch} would train twice")
+    if job.resume is not None:
+        _check_resume(job, read_state(Path(job.resume)))
     with _timed(seconds, "rows"):
         rollouts = records.read(job.rollouts, records.ROLLOUTS)
         rows, row_report = _rows(job, rollouts)
@@ -116,8 +117,21 @@ def run_epoch(job: TrainJob, in_hand: InHand | None = None) -> dict[str, Any]:
     else:
         result |= {"checkpoint": job.resume, "hf_path": None}
     result |= {"alarms": alarms(result, row_report), "seconds": {k: round(v, 3) for k, v in seconds.items()}}
-    write_result(Path(job.result), result)
+    if rank() == 0:
+        write_result(Path(job.result), result)
     return result
+
+
+def _check_resume(job: TrainJob, state: dict[str, Any]) -> None:
+    if state["epoch"] >= job.epoch:
+        raise ConfigError(
+            f"resume: {job.resume} already holds epoch {state['epoch']}; job epoch {job.epoch} would train twice"
+        )
+    if (before := state.get("processes", 1)) != job.settings.processes:
+        raise ConfigError(
+            f"resume: {job.resume} is of {before} processes and this job of {job.settings.processes}; "
+            "go on with as many, or start a new run with its hf folder as the model"
+        )
 
 
 def _rows(job: TrainJob, rollouts: list[dict[str, Any]]) -> tuple[list[Row], RowReport]:
@@ -144,7 +158,7 @@ def _update(
         folder = save_checkpoint(
             learner,
             Path(job.checkpoint_dir),
-            {"epoch": job.epoch, "seed": job.seed},
+            {"epoch": job.epoch, "seed": job.seed, "processes": job.settings.processes},
             base_model=Path(job.base_model),
             dtype=getattr(torch, job.settings.dtype),
             probe=rows[0],
