@@ -1,6 +1,6 @@
 """Every family at every level: what it draws is a task, its draws are its seed's, and its own solution is right.
 
-That a draw may be flawed is meant (`tasks.curate.families`): of a draw a level, most must pass the canaries.
+That a draw may ask for nothing is meant (`tasks.curate.families`); that its solution is wrong is not.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ def test_a_draw_is_a_valid_task_and_the_same_for_the_same_seed(name: str, level:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("name", FAMILIES)
-async def test_most_draws_pass_the_canaries(name: str, tmp_path: Path) -> None:
+async def test_what_is_drawn_can_be_solved_as_it_says(name: str, tmp_path: Path) -> None:
     sandbox = here("bubblewrap")
     for level in range(1, FAMILIES[name].levels + 1):
         made = FAMILIES[name].make(random.Random(f"{name}-{level}"), level, "train")
@@ -47,6 +47,6 @@ async def test_most_draws_pass_the_canaries(name: str, tmp_path: Path) -> None:
     tasks = taskset.load(tmp_path)
     reasons = await asyncio.gather(*(why_dropped(task, sandbox) for task in tasks))
     dropped = Counter(reason.split(":")[0] for reason in reasons if reason)
-    assert dropped.total() < len(tasks) / 2, reasons
-    # A no-op may pass by chance. A verifier without a verdict, or a solution that fails, would be a family's own bug.
-    assert set(dropped) <= {"noop_scores", "solution_scores"}, reasons
+    # A no-op may pass by chance, not always. Everything else would be a family's own bug.
+    assert set(dropped) <= {"noop_scores"}, reasons
+    assert dropped.total() < len(tasks), reasons
