@@ -173,3 +173,10 @@ def test_a_missing_model_names_what_makes_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no model"):
         asyncio.run(openforge(run_config(tmp_path, model=str(tmp_path / "none"))))
     assert MODELS.is_dir()
+
+
+def test_a_missing_reference_model_is_said_before_anything_starts(tmp_path: Path) -> None:
+    training = {"kl_coef": 0.1, "reference_model": str(tmp_path / "none")}
+    with pytest.raises(ConfigError, match=r"training\.reference_model: .*none holds no model"):
+        asyncio.run(openforge(run_config(tmp_path, training=training)))
+    assert not (tmp_path / "e2e").exists()
