@@ -176,9 +176,7 @@ def alarms(result: dict[str, Any], report: RowReport) -> list[str]:
     elif not result["logprob_agreement"]["mean"] <= AGREEMENT_LIMIT:
         versions = max(map(int, result.get("staleness", {})), default=0)
         # Updates since a row was sampled move the trainer away from it, whatever the server does.
-        moved = (
-            f"trainer and rows that are up to {versions} versions old have moved apart, or the policy server is wrong"
-        )
+        moved = f"trainer and rows up to {versions} versions old have moved apart, or the policy server is wrong"
         found.append(
             f"{moved if versions else 'trainer and policy server disagree'}: mean |difference| of log-probabilities is"
             f" {result['logprob_agreement']['mean']:.4f}, limit {AGREEMENT_LIMIT}"
