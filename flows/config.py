@@ -42,6 +42,10 @@ Harness = Literal[
 _NOT_REPRODUCED = frozenset({"top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty"})
 
 
+# Where somebody may write a key by mistake, which must get into no log.
+_MAY_BE_A_KEY = frozenset({"key_env", "base_url"})
+
+
 def _is_image(value: str) -> str:
     if not re.fullmatch(r"[\w./:@-]+", value):
         raise ValueError("write it as REPOSITORY:TAG, without spaces")
@@ -317,7 +321,8 @@ def _sentence(problem: ErrorDetails, kind: type[BaseModel]) -> str:
         near = difflib.get_close_matches(str(path[-1]), names, n=1)
         remedy = f"did you mean {near[0]}?" if near else f"use one of {', '.join(names)}."
         return f"{where}: there is no such field; {remedy}"
-    return f"{where}: {problem['input']!r} is refused: {message}."
+    value = "its value" if path[-1] in _MAY_BE_A_KEY else repr(problem["input"])
+    return f"{where}: {value} is refused: {message}."
 
 
 def _field_names(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:

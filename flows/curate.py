@@ -59,13 +59,14 @@ from tasks.curate import transcript
 from tasks.curate import wishes
 from tasks.curate.band import Measured
 from tasks.curate.decisions import decide_all
-from tasks.curate.endpoint import Endpoint
+from tasks.curate.model_proposer import ModelProposer
 from tasks.curate.proposer import Proposer
 from tasks.curate.proposer import TemplateProposer
 from tasks.curate.prune import Limits
 from tasks.curate.prune import prune
 from tasks.curate.wishes import Wish
 from tasks.epoch import stage
+from tasks.provider import Client
 from tasks.run import RunFolder
 from tasks.run import held
 from tasks.run import load_tasks
@@ -154,9 +155,8 @@ async def _open(config: CurateConfig, name: str) -> AsyncIterator[Workshop]:
     """Check everything first, then hold the run and the proposer for the time of the block."""
     evaluated = evaluation_tasks(config.evaluation_sets)
     sandbox = choose(config.sandbox)
-    endpoint = _endpoint(config)
-    if endpoint:
-        endpoint.key()
+    if config.endpoint:
+        Client(config.endpoint)
     run = open_run(name, config.runs_dir, config.model_dump(mode="json") | {"run": name})
     with held(run):
         log = get_run_logger()
@@ -164,19 +164,10 @@ async def _open(config: CurateConfig, name: str) -> AsyncIterator[Workshop]:
             log.warning("sandbox %s: %s", sandbox.name, limit)
         for leftover in await asyncio.to_thread(sandbox.reap, f"{name}-check-"):
             log.warning("ended %s, left running by an execution of this run that died", leftover)
-        if endpoint is None or config.endpoint is None:
-            yield Workshop(config, run, TemplateProposer(config.families), sandbox, evaluated)
-            return
-        given = config.endpoint
-        prices = given.prices.model_dump() if given.prices else None
-        asked = run.path / ASKED
-        async with model_proposer.opened(endpoint, asked, given.at_once, prices, given.max_cost_usd) as proposer:
-            yield Workshop(config, run, proposer, sandbox, evaluated)
-
-
-def _endpoint(config: CurateConfig) -> Endpoint | None:
-    given = config.endpoint
-    return Endpoint(given.api, given.base_url, given.model, given.key_env, given.max_tokens) if given else None
+        proposer: Proposer = TemplateProposer(config.families)
+        if config.endpoint:
+            proposer = ModelProposer(config.endpoint, run.path / ASKED)
+        yield Workshop(config, run, proposer, sandbox, evaluated)
 
 
 def evaluation_tasks(sets: Sequence[str]) -> dict[str, Task]:

@@ -1,54 +1,19 @@
 """The configuration of a curation: who proposes, what is kept, and the policy that tries the tasks."""
 
-import re
-from collections.abc import Iterator
 from typing import Any
 from typing import Literal
-from urllib.parse import urlsplit
 
 from pydantic import ConfigDict
 from pydantic import Field
 from pydantic import model_validator
 
-from flows.config import Part
 from flows.config import RolloutConfig
 from flows.config import load
-from flows.evaluate_config import PricesConfig
 from tasks.curate.families import FAMILIES
+from tasks.provider import Provider
 
 MAX_NAME = 36
 """Characters of a run's name: a probe's is longer by -p00, and at most 40 fit into a rollout's id."""
-
-
-class EndpointConfig(Part):
-    """A model that proposes, behind an OpenAI- or Anthropic-compatible endpoint."""
-
-    model_config = ConfigDict(hide_input_in_errors=True)
-
-    api: Literal["openai", "anthropic"] = Field(description="whose API it speaks: chat completions, or messages")
-    base_url: str = Field(
-        description="all of the address before /chat/completions or /messages, such as https://HOST/v1"
-    )
-    model: str = Field(min_length=1, description="the model's name there")
-    key_env: str | None = Field(
-        default=None, description="name of the environment variable that holds the key; empty: no key"
-    )
-    max_tokens: int = Field(default=8192, ge=256, description="most tokens of one answer")
-    at_once: int = Field(default=8, ge=1, le=256, description="questions at a time")
-    prices: PricesConfig | None = Field(default=None, description="what its tokens cost; empty: cost is not told")
-    max_cost_usd: float | None = Field(
-        default=None, gt=0, description="nothing is asked from this cost on; needs prices"
-    )
-
-    def problems(self) -> Iterator[str]:
-        """What is wrong with it. Values are not repeated: a key in the wrong field must get into no log."""
-        parts = urlsplit(self.base_url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or "@" in parts.netloc:
-            yield "endpoint.base_url: it is refused: write it as https://HOST/v1, without a key in it"
-        if self.key_env is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.key_env):
-            yield "endpoint.key_env: it is refused: give the name of an environment variable, not the key itself"
-        if self.max_cost_usd is not None and self.prices is None:
-            yield "endpoint.max_cost_usd: it needs endpoint.prices: without them nobody knows what was spent"
 
 
 class CurateConfig(RolloutConfig):
@@ -62,7 +27,7 @@ class CurateConfig(RolloutConfig):
         default="templates", description="templates: built-in families, no model needed; model: ask the endpoint"
     )
     families: list[str] = Field(default=[], description="the template families to draw from; empty: all")
-    endpoint: EndpointConfig | None = Field(default=None, description="where the model is that proposes")
+    endpoint: Provider | None = Field(default=None, description="where the model is that proposes")
     proposals: int = Field(default=400, ge=1, le=9999, description="tasks proposed in the first round")
     heldout_share: float = Field(default=0.1, ge=0, lt=1, description="share of the proposals for the held-out split")
 
@@ -91,7 +56,7 @@ class CurateConfig(RolloutConfig):
 
     @model_validator(mode="after")
     def _possible(self) -> "CurateConfig":
-        problems = list(self.endpoint.problems()) if self.endpoint else []
+        problems = []
         if self.profile != "local":
             problems.append(
                 f"profile: {self.profile} is refused: tasks are built and checked in local sandboxes; use local"

@@ -5,6 +5,7 @@ to compare with. The key comes from an environment variable and is never written
 import asyncio
 import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,15 +35,15 @@ _ANTHROPIC_VERSION = "2023-06-01"
 
 
 class Provider(BaseModel):
-    """Where the model is, and what it may cost."""
+    """Where the model is, and what it may cost. No error repeats a value: a key in the wrong field gets into no log."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     api: Literal["openai", "anthropic"] = Field(default="openai", description="the API that it speaks")
     base_url: str = Field(description="what the API's paths follow, such as https://host/v1")
     model: str = Field(min_length=1, description="the model's name there")
     key_env: str | None = Field(
-        default=None, min_length=1, description="environment variable that holds the key; empty: no key"
+        default=None, description="name of the environment variable that holds the key; empty: no key"
     )
     max_tokens: int = Field(default=2048, ge=1, description="most tokens per answer")
     at_once: int = Field(default=4, ge=1, le=256, description="requests at a time")
@@ -61,6 +62,13 @@ class Provider(BaseModel):
             raise ValueError("write it as https://HOST/v1, without a key in it")
         return value.rstrip("/")
 
+    @field_validator("key_env")
+    @classmethod
+    def _is_a_name(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
+            raise ValueError("give the name of an environment variable, not the key itself")
+        return value
+
     @field_validator("max_usd")
     @classmethod
     def _has_prices(cls, value: float | None, info: Any) -> float | None:
@@ -71,12 +79,13 @@ class Provider(BaseModel):
 
 @dataclass(frozen=True)
 class Answer:
-    """What was said, and the tokens that the provider counted. `cut`: it reached its limit of tokens."""
+    """What was said, and the tokens that the provider counted, None where it tells none. `cut`: it reached its limit of
+    tokens."""
 
     message: Message
     cut: bool
-    prompt_tokens: int
-    sampled_tokens: int
+    prompt_tokens: int | None
+    sampled_tokens: int | None
 
 
 class OverBudget(InfrastructureError):
@@ -88,14 +97,12 @@ class Refused(InfrastructureError):
 
 
 class Client:
-    """Asks one provider. `spent_usd`, `prompt_tokens` and `sampled_tokens` are of all answers so far."""
+    """Asks one provider. `spent_usd` is what all answers cost so far, with what was `spent_usd` before."""
 
-    def __init__(self, provider: Provider) -> None:
+    def __init__(self, provider: Provider, spent_usd: float = 0.0) -> None:
         """Raises ConfigError if the key's variable is not set."""
         self.provider = provider
-        self.spent_usd = 0.0
-        self.prompt_tokens = 0
-        self.sampled_tokens = 0
+        self.spent_usd = spent_usd
         self._key = os.environ.get(provider.key_env, "") if provider.key_env else ""
         if provider.key_env and not self._key:
             raise ConfigError(f"key_env: the environment variable {provider.key_env} is not set; put the key in it")
@@ -127,13 +134,20 @@ class Client:
             said = await self._post(body)
             try:
                 answer = (_read_anthropic if anthropic else _read_openai)(said)
-            except (KeyError, IndexError, TypeError, ValueError) as error:
+            except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
                 raise InfrastructureError(f"{self.provider.model}: the answer has another form: {error!r}") from None
-            self.prompt_tokens += answer.prompt_tokens
-            self.sampled_tokens += answer.sampled_tokens
-            prompt, sampled = self.provider.prompt_usd, self.provider.sampled_usd
-            self.spent_usd += (prompt * answer.prompt_tokens + sampled * answer.sampled_tokens) / 1e6
+            cost = self.cost(answer)
+            if cost is None and limit is not None:
+                raise InfrastructureError(f"{self.provider.model}: it tells no tokens, so max_usd cannot be kept")
+            self.spent_usd += cost or 0.0
             return answer
+
+    def cost(self, answer: Answer) -> float | None:
+        """USD; None where the provider tells no tokens or no price is known."""
+        prompt, sampled = self.provider.prompt_usd, self.provider.sampled_usd
+        if answer.prompt_tokens is None or answer.sampled_tokens is None or not (prompt or sampled):
+            return None
+        return (prompt * answer.prompt_tokens + sampled * answer.sampled_tokens) / 1e6
 
     async def _post(self, body: dict[str, Any]) -> Any:
         model = self.provider.model
@@ -205,7 +219,7 @@ def _anthropic(messages: Sequence[Message], tools: Sequence[Tool]) -> dict[str, 
 
 
 def _read_openai(said: Any) -> Answer:
-    usage, choice = said["usage"], said["choices"][0]
+    usage, choice = said.get("usage") or {}, said["choices"][0]
     message = choice["message"]
     calls = tuple(
         ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
@@ -214,12 +228,12 @@ def _read_openai(said: Any) -> Answer:
     text = message.get("content") or ""
     cut = choice.get("finish_reason") == "length"
     return Answer(
-        Message("assistant", text, tool_calls=calls), cut, int(usage["prompt_tokens"]), int(usage["completion_tokens"])
+        Message("assistant", text, tool_calls=calls), cut, usage.get("prompt_tokens"), usage.get("completion_tokens")
     )
 
 
 def _read_anthropic(said: Any) -> Answer:
-    usage = said["usage"]
+    usage = said.get("usage") or {}
     text = "".join(block["text"] for block in said["content"] if block["type"] == "text")
     calls = tuple(
         ToolCall(block["id"], block["name"], json.dumps(block["input"], ensure_ascii=False))
@@ -228,7 +242,7 @@ def _read_anthropic(said: Any) -> Answer:
     )
     cut = said.get("stop_reason") == "max_tokens"
     return Answer(
-        Message("assistant", text, tool_calls=calls), cut, int(usage["input_tokens"]), int(usage["output_tokens"])
+        Message("assistant", text, tool_calls=calls), cut, usage.get("input_tokens"), usage.get("output_tokens")
     )
 
 

@@ -3,23 +3,23 @@
 asked/<task>.json     what was asked, answered and used; never the key
 """
 
-from collections.abc import AsyncIterator
 from collections.abc import Mapping
-from contextlib import asynccontextmanager
 from pathlib import Path
 
-import httpx
 from pydantic import BaseModel
 from pydantic import ConfigDict
 
+from proxy_addons.conversation import Message
+from proxy_addons.errors import ConfigError
 from tasks.curate import answer
 from tasks.curate import draft
 from tasks.curate.draft import Draft
 from tasks.curate.draft import Unusable
-from tasks.curate.endpoint import ANSWER_S
-from tasks.curate.endpoint import Asker
-from tasks.curate.endpoint import Endpoint
 from tasks.curate.wishes import Wish
+from tasks.provider import Client
+from tasks.provider import OverBudget
+from tasks.provider import Provider
+from tasks.provider import Refused
 from tasks.report import write_text
 
 TOPICS = {
@@ -58,25 +58,17 @@ class Asked(BaseModel):
 
 
 class ModelProposer:
-    """Proposes by asking. `prices` are USD per million tokens, `prompt` and `sampled`; from `max_cost_usd` on nothing
-    is asked."""
+    """Proposes by asking `provider`, and writes down what it asks in `folder`; what was spent in earlier executions
+    counts against the provider's limit."""
 
     levels: Mapping[str, int] = dict.fromkeys(TOPICS, _LEVELS)
 
-    def __init__(
-        self,
-        asker: Asker,
-        folder: Path,
-        at_once: int,
-        prices: Mapping[str, float] | None = None,
-        max_cost_usd: float | None = None,
-    ) -> None:
-        self.at_once = at_once
-        self._asker = asker
+    def __init__(self, provider: Provider, folder: Path) -> None:
+        """Raises ConfigError if the key's variable is not set."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.at_once = provider.at_once
         self._folder = folder
-        self._prices = prices
-        self._max_cost_usd = max_cost_usd
-        self._spent = sum(asked.cost_usd or 0.0 for asked in read_asked(folder).values())
+        self._client = Client(provider, sum(asked.cost_usd or 0.0 for asked in read_asked(folder).values()))
 
     async def propose(self, wish: Wish, parent: Path | None) -> Draft:
         """The draft in the model's answer, asked for if it has not been."""
@@ -84,46 +76,29 @@ class ModelProposer:
         if file.is_file():
             asked = Asked.model_validate_json(file.read_bytes())
         else:
-            if self._max_cost_usd is not None and self._spent >= self._max_cost_usd:
-                raise Unusable(f"out_of_budget: {self._spent:.2f} USD are spent, of {self._max_cost_usd:g}")
             asked = await self._ask(wish, _question(wish, draft.read(parent) if parent else None))
-            self._spent += asked.cost_usd or 0.0
             write_text(file, asked.model_dump_json(indent=1))
         if not asked.whole:
             raise Unusable("unreadable: the answer was cut at max_tokens")
         return answer.read(asked.answer)
 
     async def _ask(self, wish: Wish, question: str) -> Asked:
-        said = await self._asker.ask(_SYSTEM, question)
+        try:
+            said = await self._client.chat([Message("system", _SYSTEM), Message("user", question)])
+        except OverBudget as error:
+            raise Unusable(f"out_of_budget: {error}") from None
+        except Refused as error:  # the key, the model, the request: asking on is no use
+            raise ConfigError(f"endpoint: {error}") from None
         return Asked(
             task=wish.task,
-            model=self._asker.endpoint.model,
+            model=self._client.provider.model,
             question=question,
-            answer=said.text,
-            whole=said.whole,
+            answer=said.message.content,
+            whole=not said.cut,
             prompt_tokens=said.prompt_tokens,
             sampled_tokens=said.sampled_tokens,
-            cost_usd=self._cost(said.prompt_tokens, said.sampled_tokens),
+            cost_usd=self._client.cost(said),
         )
-
-    def _cost(self, prompt: int | None, sampled: int | None) -> float | None:
-        if self._prices is None or prompt is None or sampled is None:
-            return None
-        return (prompt * self._prices["prompt"] + sampled * self._prices["sampled"]) / 1e6
-
-
-@asynccontextmanager
-async def opened(
-    endpoint: Endpoint,
-    folder: Path,
-    at_once: int,
-    prices: Mapping[str, float] | None = None,
-    max_cost_usd: float | None = None,
-) -> AsyncIterator[ModelProposer]:
-    """A proposer that writes down what it asks in `folder`, for the time of the block."""
-    folder.mkdir(parents=True, exist_ok=True)
-    async with httpx.AsyncClient(timeout=httpx.Timeout(ANSWER_S, connect=20)) as client:
-        yield ModelProposer(Asker(endpoint, client), folder, at_once, prices, max_cost_usd)
 
 
 def read_asked(folder: Path) -> dict[str, Asked]:

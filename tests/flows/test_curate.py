@@ -30,8 +30,7 @@ from tasks.curate.decisions import recall
 from tasks.curate.model_proposer import TOPICS
 from tasks.run import ROOT
 from tasks.run import load_tasks
-from tests.tasks.curate.provider import Provider
-from tests.tasks.curate.provider import serving
+from tests.support.provider import provider
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -158,21 +157,22 @@ REASONS = {
 def test_what_a_model_proposes_is_dropped_for_each_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROPOSER_KEY", "sk-very-secret")
     topic = {text: name for name, text in TOPICS.items()}
-    provider = Provider(lambda question, _: ANSWERS[next(topic[text] for text in topic if text in question)])
 
     async def curated() -> str:
-        async with serving(provider):
-            endpoint = {"api": "anthropic", "base_url": provider.url, "model": "m", "key_env": "PROPOSER_KEY"}
-            prices = {"prompt": 10, "sampled": 50}
-            config = given(tmp_path, proposer="model", endpoint=endpoint | {"prices": prices})
+        async with provider(
+            lambda _, question: ANSWERS[next(topic[text] for text in topic if text in question)]
+        ) as fake:
+            endpoint = {"api": "anthropic", "base_url": fake.url, "model": "m", "key_env": "PROPOSER_KEY"}
+            prices = {"prompt_usd": 10, "sampled_usd": 50}
+            config = given(tmp_path, proposer="model", endpoint=endpoint | prices)
             config |= {"proposals": len(ANSWERS), "canary_repeats": 14, "evaluation_sets": []}
             return await curate(CurateConfig.model_validate(config))
 
     folder = Path(asyncio.run(curated())).parent
     assert {row["kind"]: row["code"] for row in rows(folder)} == REASONS
     summary = json.loads((folder / "funnel.json").read_text())
-    assert (summary["prompt_tokens"], summary["sampled_tokens"]) == (800, 160)
-    assert summary["cost_usd"] == pytest.approx(800 * 10e-6 + 160 * 50e-6)
+    assert (summary["prompt_tokens"], summary["sampled_tokens"]) == (8000, 80)
+    assert summary["cost_usd"] == pytest.approx(8000 * 10e-6 + 80 * 50e-6)
     files = [file for file in folder.rglob("*") if file.is_file()]
     assert not any(b"sk-very-secret" in file.read_bytes() for file in files)
 
@@ -220,7 +220,7 @@ def test_the_next_round_refines_what_was_outside_the_band(probed: Path) -> None:
                 "proposer": "model",
                 "endpoint": {"api": "openai", "base_url": "http://h/v1", "model": "m", "key_env": "NO_SUCH_KEY"},
             },
-            "endpoint.key_env: the environment has no NO_SUCH_KEY",
+            "key_env: the environment variable NO_SUCH_KEY is not set",
         ),
     ],
 )

@@ -40,13 +40,16 @@ def test_it_takes_what_it_shares_with_training_from_the_profile() -> None:
         ({"heldout_share": 1}, "heldout_share: 1 is refused: input should be less than 1."),
         (
             {"proposer": "model", "endpoint": ENDPOINT | {"base_url": "https://u:key@host/v1"}},
-            "endpoint.base_url: it is refused: write it as https://HOST/v1, without a key in it.",
+            "endpoint.base_url: its value is refused: write it as https://HOST/v1, without a key in it.",
         ),
-        ({"proposer": "model", "endpoint": ENDPOINT | {"key_env": "sk-1234"}}, "endpoint.key_env: it is refused"),
+        (
+            {"proposer": "model", "endpoint": ENDPOINT | {"key_env": "sk-1234"}},
+            "endpoint.key_env: its value is refused: give the name",
+        ),
         ({"proposer": "model", "endpoint": ENDPOINT | {"key": "sk-1"}}, "endpoint.key: there is no such field"),
         (
-            {"proposer": "model", "endpoint": ENDPOINT | {"max_cost_usd": 1}},
-            "endpoint.max_cost_usd: it needs endpoint.prices",
+            {"proposer": "model", "endpoint": ENDPOINT | {"max_usd": 1}},
+            "endpoint.max_usd: 1 is refused: a limit needs prompt_usd and sampled_usd",
         ),
     ],
 )

@@ -41,7 +41,6 @@ async def test_a_question_is_asked_in_the_dialect_and_counted(api: str) -> None:
         assert asking.spent_usd == pytest.approx(0.003)
         await asking.ask("be brief", "hello")
         assert "temperature" not in fake.asked[1]
-        assert (asking.prompt_tokens, asking.sampled_tokens) == (2000, 20)
 
 
 CONVERSATION = [
@@ -119,6 +118,15 @@ async def test_nothing_is_asked_beyond_the_limit() -> None:
         assert len(fake.asked) == 2
 
 
+async def test_tokens_that_are_not_told_are_unknown_and_no_limit_can_be_kept_with_them() -> None:
+    async with provider(lambda _, __: {"choices": [{"message": {"content": "yes"}}]}) as fake:
+        asking = client(fake.url, prompt_usd=1.0)
+        answer = await asking.chat([Message("user", "u")])
+        assert (answer.prompt_tokens, asking.cost(answer), asking.spent_usd) == (None, None, 0.0)
+        with pytest.raises(InfrastructureError, match="it tells no tokens"):
+            await client(fake.url, prompt_usd=1.0, max_usd=1.0).ask("s", "u")
+
+
 def test_a_key_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("THE_KEY")
     with pytest.raises(ConfigError, match="the environment variable THE_KEY is not set"):
@@ -131,8 +139,10 @@ def test_a_key_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch) ->
         ({"base_url": "host/v1"}, "write it as"),
         ({"base_url": "https://me:secret@host/v1"}, "without a key in it"),
         ({"max_usd": 1.0}, "needs prompt_usd"),
+        ({"key_env": "sk-secret"}, "not the key itself"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(fields: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ValidationError, match=reason):
+def test_what_cannot_be_meant_is_refused_and_not_repeated(fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason) as found:
         Provider.model_validate({"base_url": "https://host/v1", "model": "m"} | fields)
+    assert "secret" not in str(found.value)
