@@ -87,9 +87,6 @@ class TrainingConfig(Objective):
     max_row_tokens: int = Field(
         default=16_384, ge=16, description="a longer training row is refused and counted, never cut"
     )
-    max_staleness: int = Field(
-        default=1, ge=0, description="a row is refused whose oldest token was sampled more versions of the weights ago"
-    )
     leave_out: list[str] = Field(
         default=list(SIDE_CALLS), description="findings whose calls are not trained: quota checks, warm-ups, titles"
     )

@@ -107,7 +107,7 @@ async def run_group(group: Group, arena: Arena, deadline_s: float | None = None)
             if row := recorded(arena.folder, slot, arena.tries):
                 deadline.ended(row["reward"])
     await together(one(slot) for slot in todo)
-    rows = [recorded(arena.folder, slot, arena.tries) for slot in group]
+    rows = await asyncio.to_thread(lambda: [recorded(arena.folder, slot, arena.tries) for slot in group])
     return {
         "group": group[0].group,
         "wanted": len(group),

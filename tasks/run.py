@@ -38,7 +38,7 @@ MAY_CHANGE = frozenset(
     {
         *("epochs", "evaluate_first", "evaluate_every", "evaluate_last", "loggers"),
         *("concurrency", "retries", "profile", "sandbox", "limits", "engine", "engine_replicas", "kubernetes", "judge"),
-        *("prices", "compare"),
+        *("prices", "compare", "mode", "group_deadline_s"),
         *("fit", "keep", "alike", "min_reward"),
     }
 )
@@ -96,7 +96,7 @@ def open_run(name: str, runs_dir: str, config: dict[str, Any]) -> RunFolder:
         differ = [
             f"{key} was {before[key]!r}, now {config[key]!r}"
             for key in config
-            if key in before and key not in MAY_CHANGE and before[key] != config[key]
+            if key in before and key not in MAY_CHANGE and not _same(before[key], config[key])
         ]
         if differ:
             raise ConfigError(f"run {name!r} exists with other settings ({'; '.join(differ)}): choose another name")
@@ -106,6 +106,13 @@ def open_run(name: str, runs_dir: str, config: dict[str, Any]) -> RunFolder:
     temporary.write_text(text)
     os.replace(temporary, file)
     return RunFolder(path, config)
+
+
+def _same(before: Any, now: Any) -> bool:
+    """Whether two values agree in all that both know: a field that is newer than the run says nothing about it."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        return all(_same(before[key], now[key]) for key in before.keys() & now.keys())
+    return bool(before == now)
 
 
 def _flow(config: Mapping[str, Any]) -> str:

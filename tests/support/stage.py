@@ -20,6 +20,7 @@ from tasks.rollout import Arena
 from tasks.rollout import Slot
 from tasks.rollout import calls_path
 from tasks.run import RunFolder
+from tasks.slots import Slots
 from tasks.taskset import Task
 from tests.support.calls import Recording
 
@@ -42,10 +43,10 @@ def session_in(folder: Path, slots: int = 2) -> Session[RunConfig]:
         pids=1,
         timeout_s=1.0,
         tries=1,
-        slots=asyncio.Semaphore(slots),
+        slots=Slots(slots),
     )
     run = RunFolder(folder, {})
-    return Session(RunConfig(), "r", run, [], [], folder, [], arena)
+    return Session(RunConfig(), "r", run, [], [], folder, [], arena, nothing)
 
 
 def groups_of(count: int, size: int) -> list[Group]:

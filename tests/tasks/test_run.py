@@ -24,6 +24,13 @@ def test_another_configuration_under_the_same_name_is_refused(tmp_path: Path) ->
         open_run("r", str(tmp_path), CONFIG | {"seed": 1})
 
 
+def test_a_run_that_is_older_than_a_field_is_taken_up(tmp_path: Path) -> None:
+    open_run("r", str(tmp_path), CONFIG | {"training": {"clip": 0.2}})
+    open_run("r", str(tmp_path), CONFIG | {"training": {"clip": 0.2, "newer": 1}})
+    with pytest.raises(ConfigError, match="training was"):
+        open_run("r", str(tmp_path), CONFIG | {"training": {"clip": 0.3, "newer": 1}})
+
+
 def test_a_run_is_one_process_at_a_time(tmp_path: Path) -> None:
     run = open_run("r", str(tmp_path), CONFIG)
     with held(run), pytest.raises(ConfigError, match="under way in another process"), held(run):
