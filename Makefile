@@ -13,7 +13,9 @@ HARNESSES := .openforge/harnesses
 
 # What proxy_addons imports, and what its tests do; the versions are in constraints.txt.
 PROXY_PACKAGES := aiohttp cachetools certifi fsspec jinja2 mitmproxy numpy orjson pillow pyarrow renderers transformers zstandard
-PROXY_TESTS := httpx hypothesis pytest pytest-asyncio pytest-timeout
+PROXY_TESTS := httpx hypothesis pytest pytest-asyncio pytest-timeout pytest-xdist
+# Two files of tests at a time: most wait for processes that they started.
+PYTEST := -m pytest -q -n 2 --dist loadfile
 
 # The first interpreter of the wanted version: on PATH, or of pyenv. (A pyenv shim may be there and not work.)
 define find_python
@@ -162,10 +164,10 @@ stop:  ## end the Prefect server and worker that KEEP=1 left running
 test: setup harnesses lint  ## lint, types and all tests, the proxy's on both Pythons
 	@if [ -x .venv-proxy/bin/python ]; then
 	    echo "test: the proxy on $$(.venv-proxy/bin/python --version)"
-	    .venv-proxy/bin/python -m pytest -q tests/proxy_addons
+	    .venv-proxy/bin/python $(PYTEST) tests/proxy_addons
 	fi
 	echo "test: everything on $$(.venv/bin/python --version)"
-	.venv/bin/python -m pytest -q
+	.venv/bin/python $(PYTEST)
 
 test-harnesses: setup harnesses-all  ## the tests with all real harnesses
 	@.venv/bin/python -m pytest -q tests/tasks/harnesses tests/cases/test_o78_*.py tests/cases/test_o80_*.py

@@ -102,7 +102,7 @@ def test_config_text_that_is_no_object_is_refused_with_an_example(text: str) -> 
 
 def test_a_second_driver_in_the_same_folder_is_refused(tmp_path: Path) -> None:
     stack = Stack(tmp_path, "http://127.0.0.1:1/api")
-    with only_one(stack), pytest.raises(ConfigError, match="another `make train`, `evaluate`, `cur"), only_one(stack):
+    with only_one(stack), pytest.raises(ConfigError, match="one of `make train`"), only_one(stack):
         pytest.fail("the lock was given twice")
     with only_one(stack):
         assert running(stack) == {}
@@ -124,7 +124,7 @@ class Toy:
     def __init__(self, root: Path) -> None:
         (root / "flows").mkdir()
         (root / "flows" / "train.py").write_text(TOY_FLOW)
-        for name in ("evaluate", "curate"):
+        for name in ("evaluate", "curate", "sft"):
             (root / "flows" / f"{name}.py").write_text(TOY_FLOW.replace("def openforge(", f"def {name}("))
         shutil.copy(REPO / "prefect.yaml", root)
         self.port = free_port()
