@@ -34,7 +34,7 @@ def prefect_server() -> Iterator[None]:
 def with_another_comment(tmp_path: Path) -> ModuleType:
     """`flows.train` as it is after somebody edited a comment in the task."""
     source = inspect.getsource(flows.train)
-    before = "return await run_group(by_name[group], arena)"
+    before = "return await run_group(by_name[group], arena, deadline_s)"
     assert source.count(before) == 1
     file = tmp_path / "edited.py"
     file.write_text(source.replace(before, f"# so that it is clear\n        {before}"))
@@ -51,7 +51,7 @@ async def test_o64_what_failed_runs_again_and_what_is_done_does_not(
     tried: Counter[str] = Counter()
     ran: Counter[str] = Counter()
 
-    async def first_one_crashes(slot: Slot, rollout: Rollout, arena: Arena) -> dict[str, Any]:
+    async def first_one_crashes(slot: Slot, rollout: Rollout, arena: Arena, *_: Any) -> dict[str, Any]:
         tried[rollout.id] += 1
         if rollout.task == "t1" and rollout.sample == 2 and tried[rollout.id] == 1:
             raise RuntimeError("the controller stumbled")
@@ -60,9 +60,9 @@ async def test_o64_what_failed_runs_again_and_what_is_done_does_not(
     async def run_stage(module: ModuleType) -> None:
         group_is_run = module.run_group
 
-        async def counted(group: Any, arena: Arena) -> Any:
+        async def counted(group: Any, *more: Any) -> Any:
             ran[group[0].group] += 1
-            return await group_is_run(group, arena)
+            return await group_is_run(group, *more)
 
         @flow
         async def stage() -> None:

@@ -48,7 +48,7 @@ async def test_o74_bounded_and_the_servers_work_grows_with_the_groups(
         messages += 1
         tell(self, event)
 
-    async def counted_try(slot: Slot, rollout: Rollout, arena: Arena) -> dict[str, Any]:
+    async def counted_try(slot: Slot, rollout: Rollout, arena: Arena, *_: Any) -> dict[str, Any]:
         nonlocal running, most, tried
         tried += 1
         running += 1

@@ -1,8 +1,6 @@
 """A stage of the flow on a real Prefect server, where only what a try comes to is made up."""
 
 import asyncio
-from collections.abc import Awaitable
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,9 +21,6 @@ from tasks.run import RunFolder
 from tasks.slots import Slots
 from tasks.taskset import Task
 from tests.support.calls import Recording
-
-Try = Callable[[Slot, Rollout, Arena], Awaitable[dict[str, Any]]]
-"""What stands in for `tasks.rollout._try`."""
 
 
 def session_in(folder: Path, slots: int = 2) -> Session[RunConfig]:
@@ -57,7 +52,7 @@ def groups_of(count: int, size: int) -> list[Group]:
     return [[Slot(Rollout("r", 1, name, s), tasks[name], harness, "train") for s in range(size)] for name in names]
 
 
-async def solved(slot: Slot, rollout: Rollout, arena: Arena) -> dict[str, Any]:
+async def solved(slot: Slot, rollout: Rollout, arena: Arena, *_: Any) -> dict[str, Any]:
     """A try with one call on disk, the same one in all, and reward 1."""
     path = calls_path(arena.folder, rollout)
     await asyncio.to_thread(records.write, str(path), _one_call())
