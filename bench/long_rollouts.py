@@ -1,8 +1,8 @@
 """Real harnesses that make many calls, as data for `bench.train`: Claude Code and Codex in their sandboxes, through the
 proxy, with a script as their policy that looks around in the shell."""
 
+import argparse
 import asyncio
-import os
 import sys
 from collections.abc import AsyncIterator
 from collections.abc import Sequence
@@ -29,10 +29,9 @@ from tasks.rollout import fill
 from tasks.run import ROOT
 from tasks.sandboxes import choose
 from tasks.slots import Slots
+from tasks.stand_in import running
 from tasks.teacher import shell_call
 from tasks.teacher_server import app
-from training.child import free_port
-from training.child import start_child
 
 HARNESSES = ("claude_code", "codex")
 COMMANDS = (
@@ -77,30 +76,31 @@ async def record(model: Path, folder: Path, each: int) -> list[dict[str, Any]]:
 
 @asynccontextmanager
 async def _arena(model: Path, folder: Path) -> AsyncIterator[Arena]:
-    port = free_port()
-    argv = [sys.executable, "-m", "bench.long_rollouts", str(model), str(port)]
-    policy = start_child(argv, folder / "policy.log", env=os.environ, cwd=ROOT)
-    try:
-        engine = f"http://127.0.0.1:{port}"
-        async with running_proxy(proxy_python(ROOT), [engine], model, folder / "proxy.log") as proxy:
-            yield Arena(
-                proxy=proxy,
-                sandbox=choose("auto"),
-                harness_root=ROOT / harnesses.INSTALL,
-                folder=folder / "stage",
-                scratch=folder / "scratch",
-                limits=Limits(max_calls=40, max_model_len=1 << 17),
-                memory_mb=2048,
-                cpus=1.0,
-                pids=256,
-                timeout_s=240.0,
-                tries=2,
-                slots=Slots(2),
-            )
-    finally:
-        policy.stop()
+    argv = [sys.executable, "-m", "bench.long_rollouts"]
+    async with (
+        running(argv, model, folder / "policy.log") as engine,
+        running_proxy(proxy_python(ROOT), [engine], model, folder / "proxy.log") as proxy,
+    ):
+        yield Arena(
+            proxy=proxy,
+            sandbox=choose("auto"),
+            harness_root=ROOT / harnesses.INSTALL,
+            folder=folder / "stage",
+            scratch=folder / "scratch",
+            limits=Limits(max_calls=40, max_model_len=1 << 17),
+            memory_mb=2048,
+            cpus=1.0,
+            pids=256,
+            timeout_s=240.0,
+            tries=2,
+            slots=Slots(2),
+        )
 
 
 if __name__ == "__main__":
-    tokenizer = AutoTokenizer.from_pretrained(sys.argv[1], local_files_only=True)
-    web.run_app(app(tokenizer, look_around), host="127.0.0.1", port=int(sys.argv[2]), print=None, access_log=None)
+    parser = argparse.ArgumentParser(prog="python -m bench.long_rollouts")
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--port", type=int, required=True)
+    given = parser.parse_args()
+    tokenizer = AutoTokenizer.from_pretrained(given.model, local_files_only=True)
+    web.run_app(app(tokenizer, look_around), host="127.0.0.1", port=given.port, print=None, access_log=None)

@@ -42,6 +42,7 @@ from training.rows import build_rows
 
 OUT = ROOT / "bench" / "out"
 MODEL = MODELS / "tiny"
+MIN_CALLS = 12
 GOALS = {"speed_over_plain": 0.9, "merging_tokens": 4.0}
 SETTINGS = TrainSettings(max_row_tokens=1 << 17, device="cpu")
 PARTS = ("ours", "plain", "calls")
@@ -142,7 +143,8 @@ def in_a_process(part: str, file: Path) -> dict[str, Any]:
 def run(folder: Path, each: int, rounds: int) -> dict[str, Any]:
     """Record, then measure every part `rounds` times, taking turns."""
     ended = asyncio.run(record(MODEL, folder, each))
-    assert all(row["complete"] for row in ended), [(row["rollout"], row["reason"]) for row in ended]
+    bad = [(row["rollout"], row["reason"]) for row in ended if row["exit"] != "completed" or row["calls"] < MIN_CALLS]
+    assert not bad, bad
     calls = [call for row in ended for call in read_calls(row["calls_path"])]
     merged, report = build_rows(calls, max_row_tokens=SETTINGS.max_row_tokens, need_logprobs=False)
     merged = scored(merged)
