@@ -207,6 +207,16 @@ class Problems:
                 self.lines.append(f"{where}: {field}: {detail['msg']}")
             return None
 
+    def parse_yaml(self, file: Path, model: type[_Record], field: str) -> _Record | None:
+        """The YAML in `file` as `model`, whose `field` is the name of the file's folder; None, and what is wrong."""
+        where = f"{file.parent.name}/{file.name}"
+        try:
+            data = read_yaml(file.read_text())
+        except yaml.YAMLError as error:
+            self.lines.append(f"{where}: cannot be read: {str(error).splitlines()[0]}")
+            return None
+        return self.parse(where, model, {**data, field: file.parent.name} if isinstance(data, dict) else data)
+
     def raise_any(self, count: int, where: Path, what: str) -> None:
         """Raise ConfigError with what was collected, or because there is no task at all."""
         if self.lines:

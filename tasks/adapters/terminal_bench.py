@@ -67,13 +67,7 @@ def read(folder: Path) -> list[Item]:
     files = sorted(folder.glob("*/task.yaml"))
     problems, items = Problems(), []
     for file in files:
-        where = f"{file.parent.name}/task.yaml"
-        try:
-            data = read_yaml(file.read_text())
-        except yaml.YAMLError as error:
-            problems.lines.append(f"{where}: cannot be read: {str(error).splitlines()[0]}")
-            continue
-        sheet = problems.parse(where, Sheet, {**data, "name": file.parent.name} if isinstance(data, dict) else data)
+        sheet = problems.parse_yaml(file, Sheet, "name")
         if sheet is not None:
             items.append(_item(sheet, file.parent))
     problems.raise_any(len(items), folder, f"*/task.yaml; give {GIVE}")

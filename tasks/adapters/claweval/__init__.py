@@ -16,12 +16,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import yaml
-
 from proxy_addons.errors import ConfigError
 from tasks.adapters import Item
 from tasks.adapters import Problems
-from tasks.adapters import read_yaml
 from tasks.adapters import task_id
 from tasks.adapters import unique
 from tasks.adapters import write_harbor
@@ -48,13 +45,7 @@ def read(folder: Path) -> list[Item]:
     """Its tasks. Raises ConfigError."""
     problems, items = Problems(), []
     for file in sorted((folder / "tasks").glob("*/task.yaml")):
-        where = f"{file.parent.name}/task.yaml"
-        try:
-            data = read_yaml(file.read_text())
-        except yaml.YAMLError as error:
-            problems.lines.append(f"{where}: cannot be read: {str(error).splitlines()[0]}")
-            continue
-        sheet = problems.parse(where, Sheet, {**data, "folder": file.parent.name} if isinstance(data, dict) else data)
+        sheet = problems.parse_yaml(file, Sheet, "folder")
         if sheet is not None:
             items.append(Item(task_id(sheet.folder), _instruction(sheet), sheet.category, needs(sheet, folder), sheet))
     problems.raise_any(len(items), folder, f"tasks/*/task.yaml; give {GIVE}")
