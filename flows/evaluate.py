@@ -29,7 +29,6 @@ from flows.train import open_session
 from flows.train import run_stage
 from proxy_addons.errors import OpenForgeError
 from tasks import evaluation
-from tasks.epoch import merge
 from tasks.stand_in import provided
 from tasks.stand_in import script
 
@@ -58,8 +57,7 @@ async def evaluate(config: EvaluateConfig = DEFAULTS) -> str:
             session.name, session.tasks, session.harnesses, config.split, config.task_count, config.wanted
         )
         folder = session.run.path / evaluation.STAGE
-        await run_stage(session, folder, groups, evaluation.STAGE, 0)
-        tries = await asyncio.to_thread(merge, folder, groups, session.arena.tries)
+        tries = await run_stage(session, folder, groups, evaluation.STAGE, 0)
     return await report(session, tries, before)
 
 

@@ -28,7 +28,6 @@ from proxy_addons.errors import ConfigError
 from proxy_addons.errors import OpenForgeError
 from tasks import evaluation
 from tasks import teaching
-from tasks.epoch import merge
 from tasks.epoch import stage
 from tasks.report import write_text
 from tasks.stand_in import StandIn
@@ -56,8 +55,7 @@ async def sft(config: SftConfig = DEFAULTS) -> str:
             session.name, session.tasks, session.harnesses, "train", config.task_count, config.attempts, kind=STAGE
         )
         folder = session.run.path / STAGE
-        await run_stage(session, folder, groups, STAGE, 0)
-        tries = await asyncio.to_thread(merge, folder, groups, session.arena.tries)
+        tries = await run_stage(session, folder, groups, STAGE, 0)
     said = await asyncio.to_thread(teaching.reader, session.base_model)
     chosen, dropped = await asyncio.to_thread(
         teaching.choose, tries, said, min_reward=config.min_reward, keep=config.keep, alike=config.alike

@@ -283,14 +283,14 @@ async def evaluate(session: Session[RunConfig], when: str, epoch: int) -> None:
     )
     await publish(session, epoch)
     folder = session.run.path / f"eval-{when}"
-    await run_stage(session, folder, groups, f"evaluate_{when}", epoch)
-    await asyncio.to_thread(keep_best, session.run, epoch, success(folder))
+    rows = await run_stage(session, folder, groups, f"evaluate_{when}", epoch)
+    await asyncio.to_thread(keep_best, session.run, epoch, success(rows))
 
 
 async def run_stage(
     session: Session[Any], folder: Path, groups: list[Group], name: str, epoch: int, deadline_s: float | None = None
-) -> None:
-    """Run what a stage owes, one Prefect task per group, and gather its rows."""
+) -> list[dict[str, Any]]:
+    """Run what a stage owes, one Prefect task per group, and gather its rows: those of all tries (`epoch.merge`)."""
     arena = replace(session.arena, folder=folder)
     with stage(session.run.path, name, epoch) as facts:
         step = _group_step(groups, arena, deadline_s)
@@ -312,6 +312,7 @@ async def run_stage(
     scored = [row["reward"] for row in rows if row["reward"] is not None]
     mean = f"{sum(scored) / len(scored):.3f}" if scored else "–"
     print(f"{name}: {len(rows)} tries recorded, {len(scored)} scored, mean reward {mean}")
+    return rows
 
 
 def _group_step(groups: list[Group], arena: Arena, deadline_s: float | None) -> Task[[str, str, str], Any]:

@@ -49,7 +49,7 @@ def summarise(run_dir: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     parts = (before, *tries.values(), *between.values(), after)
     everything = [row for rows in parts for row in rows]
     last = last_tries(everything)
-    rates = {"before": _success(before), "after": _success(after)}
+    rates = {"before": success(before), "after": success(after)}
     gain = difference(rates["before"], rates["after"])
     summary = {
         "run": run["run"],
@@ -193,7 +193,7 @@ def _epoch(number: int, tries: Sequence[Row], train: dict[str, Any] | None, stag
         "rollouts": len(last),
         "incomplete": sum(not row["complete"] for row in last),
         "scored": sum(is_scored(row) for row in last),
-        "success": asdict(_success(tries)),
+        "success": asdict(success(tries)),
         "reward_mean": mean(row["reward"] for row in last if is_scored(row)),
         "failures": _failures(last),
         "infra_failures": sum(row["error_class"] == "InfrastructureError" for row in tries),
@@ -231,13 +231,9 @@ def is_scored(row: Row) -> bool:
     return row["reward"] is not None and row["error_class"] in (None, "PolicyFailure")
 
 
-def _success(tries: Iterable[Row]) -> Rate:
+def success(tries: Iterable[Row]) -> Rate:
+    """The success of a stage's rollouts; of each slot's tries the last counts."""
     return rate(row["reward"] >= SUCCESS for row in last_tries(tries) if is_scored(row))
-
-
-def success(folder: Path) -> Rate:
-    """The success of a stage's rollouts."""
-    return _success(_read_rows(folder))
 
 
 def _numbered(run_dir: Path, prefix: str) -> list[Path]:
@@ -251,14 +247,14 @@ def _by_epoch(
     if not between:
         return []
     measured = {0: before, **between, **({epochs: after} if epochs else {})}
-    return [{"epoch": epoch, **asdict(_success(rows))} for epoch, rows in measured.items() if rows]
+    return [{"epoch": epoch, **asdict(success(rows))} for epoch, rows in measured.items() if rows]
 
 
 def _by_harness(before: Sequence[Row], after: Sequence[Row]) -> dict[str, dict[str, Any]]:
     names = sorted({row["harness"] for row in (*before, *after)})
     return {
         name: {
-            when: asdict(_success(row for row in rows if row["harness"] == name))
+            when: asdict(success(row for row in rows if row["harness"] == name))
             for when, rows in (("before", before), ("after", after))
         }
         for name in names
