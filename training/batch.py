@@ -14,7 +14,8 @@ from training.rows import Row
 
 
 def rl_batch(rows: Sequence[Row], advantages: Mapping[str, float], weighting: Weighting = "token") -> TensorDict:
-    """A batch for veRL's PPO loss, of shape (rows,).
+    """A batch for veRL's PPO loss, of shape (rows,), as every batch with `scored`: whether a token's log-probability is
+    wanted.
 
     `prompts` is what precedes a row's first trained token and `responses` the rest; `response_mask`, `old_log_probs`
     (as recorded), `advantages` (the rollout's, at trained tokens, else 0) and `rollout_is_weights` (the token's weight
@@ -75,6 +76,7 @@ def sft_batch(rows: Sequence[Row], weighting: Weighting = "token") -> TensorDict
 def _batch(rows: Sequence[Row], **tensors: torch.Tensor) -> TensorDict:
     tensors["input_ids"] = _nested([row.ids for row in rows], torch.int64)
     tensors["position_ids"] = _nested([range(len(row.ids)) for row in rows], torch.int64)
+    tensors["scored"] = _nested([row.mask for row in rows], torch.bool)
     batch = TensorDict(tensors, batch_size=[len(rows)])
     temperatures = [row.temperature for row in rows]
     if len(set(temperatures)) == 1:

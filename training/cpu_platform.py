@@ -1,14 +1,15 @@
 """Where veRL trains: CUDA as veRL ships it, or a CPU through veRL's own extension points.
 
 veRL asks a `Platform` for everything about the device and an `EngineRegistry` for the engine. On a CPU this module
-registers a platform "cpu" and offers veRL's unmodified FSDP engine there; nothing of veRL is patched. On a GPU it does
-nothing: the same trainer code runs on veRL's CUDA platform. Call `select_device` before anything else of veRL.
+registers a platform "cpu"; the engine is `training.sparse_head` on both. Nothing of veRL is patched. Call
+`select_device` before anything else of veRL.
 """
 
 import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -34,6 +35,7 @@ def select_device(wanted: str) -> str:
 
     if get_device_name() != device:
         raise ConfigError(f"device: this process already trains on {get_device_name()}; start another for {device}")
+    _register_engine(device)
     _open_process_group(device)
     return device
 
@@ -167,7 +169,14 @@ def _register_cpu() -> None:
         def cudart(self) -> Any:
             return None
 
-    from verl.workers.engine.base import EngineRegistry
-    from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
-    EngineRegistry.register(model_type="language_model", backend=["fsdp2"], device="cpu")(FSDPEngineWithLMHead)
+@cache
+def _register_engine(device: str) -> None:
+    """Have veRL take our engine. One that is registered for a vendor goes before veRL's own for the device."""
+    from verl.utils.device import get_vendor
+    from verl.workers.engine.base import EngineRegistry
+
+    from training.sparse_head import SparseHeadEngine
+
+    register = EngineRegistry.register(model_type="language_model", backend="fsdp2", device=device, vendor=get_vendor())
+    register(SparseHeadEngine)

@@ -123,8 +123,8 @@ class Learner:
             self._worker.reset()
 
     def log_probs(self, rows: Sequence[Row]) -> list[list[float]]:
-        """The policy's log-probability of each row's tokens, given those before and at the row's temperature; the
-        first token of a row has none and gets 0.0."""
+        """The policy's log-probability of each row's trained tokens, given those before and at the row's temperature;
+        others get 0.0."""
         batch = self._sized(sft_batch(rows), rows)
         tensordict_utils.assign_non_tensor(batch, compute_loss=False)
         scored = tensordict_utils.get(self._worker.infer_batch(batch), "log_probs")

@@ -42,8 +42,18 @@ def test_scores_are_those_of_transformers_for_rows_of_any_length(folder: Path, l
     rows = [
         row(folder, "a", list(range(n)), [5, 6, 7], temperature) for n, temperature in ((3, 1.0), (40, 0.5), (9, 2.0))
     ]
+    rows.append(replace(rows[1], mask=[0, *[1] * 42]))
     for one, scores in zip(rows, learner.log_probs(rows), strict=True):
-        assert scores == pytest.approx(hf_log_probs(folder, list(one.ids), one.temperature), abs=1e-5)
+        theirs = hf_log_probs(folder, list(one.ids), one.temperature)
+        selected = [score if bit else 0.0 for score, bit in zip(theirs, one.mask, strict=True)]
+        assert scores == pytest.approx(selected, abs=1e-5)
+
+
+def test_the_head_only_looks_where_a_token_is_trained(folder: Path, learner: "Learner") -> None:
+    seen = []
+    learner._worker.engine.module.lm_head.register_forward_pre_hook(lambda _, given: seen.append(given[0].shape[1]))
+    learner.log_probs([row(folder, "a", list(range(50)), [5, 6, 7])])
+    assert seen == [3]
 
 
 def test_an_update_makes_the_better_answer_likelier(folder: Path, learner: "Learner") -> None:
