@@ -64,7 +64,7 @@ async def evaluate(config: EvaluateConfig = DEFAULTS) -> str:
 def policy_name(config: EvaluateConfig) -> str:
     """The policy in words."""
     if config.provider:
-        return f"{config.provider.model} at {config.provider.base_url}"
+        return config.provider.name
     return f"the model {config.model}" if config.policy == "model" else f"the {config.policy} script"
 
 

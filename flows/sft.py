@@ -33,7 +33,6 @@ from tasks.report import write_text
 from tasks.stand_in import StandIn
 from tasks.stand_in import provided
 from tasks.stand_in import script
-from tasks.update import run_module
 from training.job import SftJob
 from training.job import SftSettings
 
@@ -81,7 +80,7 @@ def _stand_in(config: SftConfig) -> StandIn | None:
 
 def _name(config: SftConfig) -> str:
     if config.provider:
-        return f"{config.provider.model} at {config.provider.base_url}"
+        return config.provider.name
     return {"self": f"the model {config.model}", "script": "the script of the built-in tasks"}[config.teacher]
 
 
@@ -99,10 +98,7 @@ async def _fit(session: Session[SftConfig], chosen: Sequence[Any]) -> dict[str, 
             seed=config.seed,
             settings=SftSettings(**config.fit.model_dump()),
         )
-        write_text(path / "sft-job.json", job.model_dump_json(indent=1))
-        await run_module("training.run_sft", path / "sft-job.json", path / "logs" / "sft.log")
-        result: dict[str, Any] = json.loads((path / "sft.json").read_text())
-        return result
+        return await teaching.fit(job, path / "logs" / "sft.log")
 
     return await fit()
 

@@ -12,7 +12,6 @@ comes first, from the prompts of a few pilot rollouts, because a small model nee
 import asyncio
 import contextlib
 import json
-import os
 import shutil
 import sys
 from collections.abc import AsyncIterator
@@ -37,6 +36,7 @@ from proxy_addons.packing import read_calls
 from tasks import builtin
 from tasks import harnesses
 from tasks import taskset
+from tasks import teaching
 from tasks.epoch import merge
 from tasks.epoch import owed
 from tasks.proxy import proxy_python
@@ -48,11 +48,9 @@ from tasks.run import ROOT
 from tasks.run import model_path
 from tasks.sandboxes import choose
 from tasks.slots import Slots
-from tasks.update import run_module
+from tasks.stand_in import script
 from training import smollm2
 from training import tiny_model
-from training.child import free_port
-from training.child import start_child
 from training.job import SftJob
 from training.job import SftSettings
 
@@ -160,28 +158,24 @@ async def teach(config: WarmStartConfig, model: Path, name: str, seed: int, coun
 async def _arena(config: WarmStartConfig, model: Path, folder: Path) -> AsyncIterator[Arena]:
     sandbox = choose("auto")
     sandbox.reap(f"{folder.name}-e")
-    port = free_port()
-    argv = [sys.executable, "-m", "tasks.teacher_server", "--model", str(model), "--port", str(port)]
-    teacher = start_child(argv, folder / "teacher.log", env=os.environ, cwd=ROOT)
-    try:
-        engine = f"http://127.0.0.1:{port}"
-        async with running_proxy(proxy_python(ROOT), [engine], model, folder / "proxy.log") as proxy:
-            yield Arena(
-                proxy=proxy,
-                sandbox=sandbox,
-                harness_root=ROOT / harnesses.INSTALL,
-                folder=folder,
-                scratch=folder / "scratch",
-                limits=Limits(max_model_len=tiny_model.MAX_POSITIONS),
-                memory_mb=2048,
-                cpus=1.0,
-                pids=256,
-                timeout_s=60.0,
-                tries=TRIES,
-                slots=Slots(config.concurrency),
-            )
-    finally:
-        teacher.stop()
+    async with (
+        script("teacher")(model, folder / "teacher.log") as engine,
+        running_proxy(proxy_python(ROOT), [engine], model, folder / "proxy.log") as proxy,
+    ):
+        yield Arena(
+            proxy=proxy,
+            sandbox=sandbox,
+            harness_root=ROOT / harnesses.INSTALL,
+            folder=folder,
+            scratch=folder / "scratch",
+            limits=Limits(max_model_len=tiny_model.MAX_POSITIONS),
+            memory_mb=2048,
+            cpus=1.0,
+            pids=256,
+            timeout_s=60.0,
+            tries=TRIES,
+            slots=Slots(config.concurrency),
+        )
 
 
 def _tasks(folder: Path, seed: int, count: int) -> list[taskset.Task]:
@@ -240,9 +234,7 @@ async def imitate(config: WarmStartConfig, base: Path, rows: Sequence[dict[str, 
         seed=config.seed,
         settings=config.training,
     )
-    (work / "sft-job.json").write_text(job.model_dump_json(indent=1))
-    await run_module("training.run_sft", work / "sft-job.json", work / "sft.log")
-    result = json.loads((work / "sft.json").read_text())
+    result = await teaching.fit(job, work / "sft.log")
     if not (work / "fitted" / "model.safetensors").exists():
         raise ConfigError(f"warm start: no weights in {work}/fitted; see {work}/sft.log")
     command = {"tiny": "make warm-start", "smollm2": "make model-smollm2"}[config.base]

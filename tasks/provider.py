@@ -54,6 +54,11 @@ class Provider(BaseModel):
         default=None, gt=0, description="nothing more is asked once this is spent; needs prices; empty: no limit"
     )
 
+    @property
+    def name(self) -> str:
+        """The model in words."""
+        return f"{self.model} at {self.base_url}"
+
     @field_validator("base_url")
     @classmethod
     def _is_a_url(cls, value: str) -> str:

@@ -1,5 +1,6 @@
-"""Which rollouts of a teacher are learned from: those that succeeded, a few per task, no two alike."""
+"""Learning from a teacher's rollouts: which ones (those that succeeded, a few per task, no two alike), and the fit."""
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -14,6 +15,9 @@ from tasks.curate.alike import Index
 from tasks.curate.alike import pieces
 from tasks.report import is_scored
 from tasks.report import last_tries
+from tasks.report import write_text
+from tasks.update import run_module
+from training.job import SftJob
 
 Row = Mapping[str, Any]
 
@@ -54,3 +58,12 @@ def reader(model: Path) -> Callable[[Row], str]:
         return "\n".join(str(tokenizer.decode(call["sampled_ids"] or [])) for call in ordered)
 
     return said
+
+
+async def fit(job: SftJob, log: Path) -> dict[str, Any]:
+    """What `training.run_sft`, in a process of its own, says of the job. Raises what it raises."""
+    file = Path(job.result).with_name("sft-job.json")
+    write_text(file, job.model_dump_json(indent=1))
+    await run_module("training.run_sft", file, log)
+    result: dict[str, Any] = json.loads(Path(job.result).read_text())
+    return result
