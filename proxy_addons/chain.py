@@ -134,19 +134,12 @@ class Trajectory:
 
     def _next(self, position: int | str, message: Message, request: Request) -> int:
         """The position one message further. Arguments are parsed only in a spelling that is seen for the first time."""
-        calls, images = message.tool_calls, message.images
-        spelled = (
-            message.role,
-            message.content,
-            tuple((call.name, call.arguments) for call in calls),
-            tuple(image.identity for image in images),
-        )
-        found = self._positions.get((position, spelled))
+        found = self._positions.get((position, message.spelled))
         if found is None:
             schemas = {tool.name: tool.parameters for tool in request.tools}
             value = (position, ("value", canonical(message, schemas)))
             found = self._positions.setdefault(value, len(self._positions))
-            self._positions[position, spelled] = found
+            self._positions[position, message.spelled] = found
         return found
 
 

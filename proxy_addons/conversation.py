@@ -6,9 +6,10 @@ writes the `Reply` in its own shape. Nothing here knows HTTP or tokens.
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from dataclasses import dataclass
 from dataclasses import field
+from dataclasses import fields
+from functools import cached_property
 from typing import Any
 from typing import ClassVar
 from typing import Literal
@@ -67,6 +68,15 @@ class Message:
     tool_call_id: str | None = None
     flags: tuple[str, ...] = ()
     images: tuple[Image, ...] = ()
+
+    @cached_property
+    def spelled(self) -> tuple[Any, ...]:
+        """What `canonical` is made of, in this message's own spelling: equal for two messages only if that is."""
+        calls = tuple([(call.name, call.arguments) for call in self.tool_calls])
+        return (self.role, self.content, calls, tuple([image.identity for image in self.images]))
+
+
+_STORED = tuple(f.name for f in fields(Message))
 
 
 @dataclass(frozen=True)
@@ -231,7 +241,10 @@ def canonical(message: Message, schemas: Mapping[str, Any] | None = None) -> Any
 
 def message_json(message: Message) -> dict[str, Any]:
     """A message as it is stored: only what it has, and references to its images."""
-    stored = {name: value for name, value in asdict(message).items() if value not in ("", (), None)}
+    # Not by `asdict`, which copies all there is and takes ten times as long.
+    stored = {name: value for name in _STORED if (value := getattr(message, name)) not in ("", (), None)}
+    if message.tool_calls:
+        stored["tool_calls"] = [{"id": c.id, "name": c.name, "arguments": c.arguments} for c in message.tool_calls]
     if message.images:
         stored["images"] = [_reference(image) for image in message.images]
     return stored

@@ -13,7 +13,6 @@ import time
 from collections.abc import Awaitable
 from collections.abc import Callable
 from collections.abc import Mapping
-from dataclasses import asdict
 from dataclasses import dataclass
 from dataclasses import replace
 from datetime import UTC
@@ -22,6 +21,7 @@ from typing import Any
 
 import orjson
 from aiohttp import web
+from pydantic_core import from_json
 
 from proxy_addons.body import plain_body
 from proxy_addons.chain import Placement
@@ -43,7 +43,7 @@ from proxy_addons.images import data_url
 from proxy_addons.images import show
 from proxy_addons.images import shown_images
 from proxy_addons.images import store
-from proxy_addons.kinds import with_kind
+from proxy_addons.kinds import with_kinds
 from proxy_addons.ledger import Ledger
 from proxy_addons.ledger import die
 from proxy_addons.live import Live
@@ -145,8 +145,13 @@ class Gateway:
         try:
             body = await plain_body(body, headers.get("content-encoding", "identity"), rollout.key)
             fields = _json_object(body)
-            request = with_kind(_as_routed(dialect.parse(fields, headers, rollout.memory), route))
-            request = replace(request, notes=(*request.notes, *not_as_asked(request, fields, rollout.limits)))
+            read = dialect.parse(fields, headers, rollout.memory)
+            request = replace(
+                read,
+                stream=route.purpose == "stream" or read.stream,
+                model=route.model or read.model,
+                notes=(*with_kinds(read), *not_as_asked(read, fields, rollout.limits)),
+            )
             if self._rendering.sees_images:
                 request = show(request)
             placement = await rollout.trajectory.place(request)
@@ -324,17 +329,14 @@ async def _keep_images(call: Call) -> None:
             die(error)
 
 
-def _as_routed(request: Request, route: Route) -> Request:
-    """The request with what its path says rather than its body."""
-    stream = route.purpose == "stream" or request.stream
-    return replace(request, stream=stream, model=route.model or request.model)
-
-
 def _json_object(body: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(body)  # not orjson: it rounds whole numbers of more than 64 bits
-    except (ValueError, RecursionError) as error:
-        raise Problem("bad_request", "the body is not JSON") from error
+        value = from_json(body)  # not orjson: it rounds whole numbers of more than 64 bits
+    except ValueError:
+        try:
+            value = json.loads(body)  # it reads half a surrogate pair, and deeper nesting
+        except (ValueError, RecursionError) as error:
+            raise Problem("bad_request", "the body is not JSON") from error
     if not isinstance(value, dict):
         raise Problem("bad_request", "the body is not a JSON object")
     return value
@@ -368,7 +370,7 @@ def _intent(call: Call, body_sha: str) -> dict[str, Any]:
         "model": request.model,
         "prompt_delta_ids": placement.delta_ids.tolist(),
         "prompt_prefix_len": placement.prefix_len,
-        "sampling": to_json({**asdict(call.sampling), "max_tokens_asked": request.max_tokens}),
+        "sampling": to_json({**vars(call.sampling), "max_tokens_asked": request.max_tokens}),
         "messages_delta": [message_json(m) for m in placement.new_messages],
         "tools_digest": placement.tools_digest,
         "offers_tools": bool(request.tools),

@@ -13,14 +13,13 @@ trainer's setting `leave_out`; the two kinds of compaction are trained unless it
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from proxy_addons.conversation import Request
 
 
-def with_kind(request: Request) -> Request:
-    """The request with its kind among its notes."""
-    return replace(request, notes=tuple(dict.fromkeys([*request.notes, *_kinds(request)])))
+def with_kinds(request: Request) -> tuple[str, ...]:
+    """The request's notes, and its kinds among them."""
+    return tuple(dict.fromkeys([*request.notes, *_kinds(request)]))
 
 
 def _kinds(request: Request) -> Iterator[str]:
@@ -40,7 +39,8 @@ def _orphans(request: Request) -> Iterator[str]:
             if message.tool_call_id not in asked:
                 yield "compaction"
             answered.add(message.tool_call_id)
-        asked.update(call.id for call in message.tool_calls)
+        if message.tool_calls:
+            asked.update([call.id for call in message.tool_calls])
     last = {call.id for call in request.messages[-1].tool_calls}
     if asked - answered - last:
         yield "tool_call_unanswered"

@@ -4,6 +4,7 @@ Most of what a renderer encodes is short (a tool's result, its own "assistant\\n
 character offsets can be had: with `transformers`' own object three quarters of an extension's time went there.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -18,10 +19,10 @@ class PlainTokenizer:
         self.name_or_path: str = tokenizer.name_or_path
         self.unk_token_id: int | None = tokenizer.unk_token_id
         self.eos_token_id: int | None = tokenizer.eos_token_id
-        self.decode = tokenizer.decode
         self.convert_tokens_to_ids = tokenizer.convert_tokens_to_ids
         self._core = tokenizer.backend_tokenizer
         self._core.encode_special_tokens = True
+        self._tidy = tokenizer.decode if tokenizer.clean_up_tokenization_spaces else None
         self._short = lru_cache(maxsize=512)(self._read)
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
@@ -34,6 +35,13 @@ class PlainTokenizer:
         """The ids of `text` and the span of characters that each stands for."""
         ids, offsets = self._encoded(text)
         return {"input_ids": list(ids), "offset_mapping": list(offsets)}
+
+    def decode(self, token_ids: int | Sequence[int], skip_special_tokens: bool = False) -> str:
+        """The text of `token_ids`."""
+        if self._tidy is not None:  # spaces to take out again, which only `transformers` knows how to
+            return str(self._tidy(token_ids, skip_special_tokens=skip_special_tokens))
+        ids = [token_ids] if isinstance(token_ids, int) else token_ids
+        return str(self._core.decode(ids, skip_special_tokens=skip_special_tokens))
 
     def _encoded(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         return self._short(text) if len(text) <= SHORT_TEXT else self._read(text)
