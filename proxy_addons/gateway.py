@@ -298,7 +298,7 @@ class Gateway:
         return Pictures(ids, tuple(map(data_url, images)), tuple(image.sha256 for image in images))
 
     async def _record(self, call: Call, fields: dict[str, Any]) -> None:
-        await asyncio.shield(self._ledger.append(call.rollout.ledger, _line("terminal", call, fields)))
+        await self._ledger.append(call.rollout.ledger, _line("terminal", call, fields))
 
 
 def _line(kind: str, call: Call, fields: dict[str, Any]) -> dict[str, Any]:
