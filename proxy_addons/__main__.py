@@ -27,6 +27,7 @@ from mitmproxy.addons import proxyserver
 from mitmproxy.addons import tlsconfig
 from mitmproxy.master import Master
 
+from proxy_addons.addons import Addons
 from proxy_addons.body import MAX_BODY_BYTES
 from proxy_addons.capture import Capture
 from proxy_addons.control import Control
@@ -100,7 +101,10 @@ async def _listen(stack: contextlib.AsyncExitStack, app: web.Application, host: 
 
 def _master(host: str, port: int, egress_port: int | None, confdir: str, capture: Capture, egress: Egress) -> Master:
     master = Master(options.Options(listen_host=host, listen_port=port, confdir=confdir), with_termlog=True)
+    log = master.addons.chain
+    master.addons = Addons(master)
     master.addons.add(
+        *log,
         core.Core(),
         proxyserver.Proxyserver(),
         egress,  # before NextLayer, which would look into what must pass untouched
