@@ -8,6 +8,7 @@ import asyncio
 import time
 from functools import lru_cache
 from typing import Self
+from typing import cast
 from urllib.parse import SplitResult
 from urllib.parse import urlsplit
 
@@ -35,8 +36,9 @@ class Connections:
         to = _split(url)
         idle = self._idle.setdefault(f"{to.scheme}://{to.netloc}", [])
         connection = _fresh(idle) or await _connect(to)
+        path = f"{to.path or '/'}?{to.query}" if to.query else to.path or "/"
         head = (
-            f"{method} {to.path or '/'} HTTP/1.1\r\nhost: {to.netloc}\r\naccept: */*\r\n"
+            f"{method} {path} HTTP/1.1\r\nhost: {to.netloc}\r\naccept: */*\r\n"
             f"content-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
         )
         try:
@@ -47,6 +49,8 @@ class Connections:
         if connection.reusable:
             connection.idle_since = time.monotonic()
             idle.append(connection)
+        else:
+            connection.close()
         return answer
 
     async def __aenter__(self) -> Self:
@@ -70,7 +74,8 @@ class _Connection(asyncio.Protocol):
 
     def ask(self, head: bytes, data: bytes) -> "asyncio.Future[tuple[int, bytes]]":
         self._answer = asyncio.get_running_loop().create_future()
-        self._transport.writelines([head, data])
+        # Never an empty piece: asyncio's transport of 3.12 keeps it for ever, and then never ends.
+        self._transport.writelines([head, data] if data else [head])
         return self._answer
 
     def close(self) -> None:
@@ -78,8 +83,7 @@ class _Connection(asyncio.Protocol):
         self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
 
     def data_received(self, data: bytes) -> None:
         try:
