@@ -178,26 +178,29 @@ def canonical_arguments(text: str) -> Any:
     Text that is not JSON stands for itself.
     """
 
-    def pairs(items: list[tuple[str, Any]]) -> Any:
-        return ("object", tuple(sorted(items, key=lambda kv: (kv[0], repr(kv[1])))))
-
-    def freeze(value: Any) -> Any:
-        if isinstance(value, list):
-            return ("array", tuple(freeze(v) for v in value))
-        if isinstance(value, tuple) and value[0] == "object":
-            return ("object", tuple((k, freeze(v)) for k, v in value[1]))
-        return value
-
     try:
-        value = json.loads(
-            text,
-            object_pairs_hook=pairs,
-            parse_int=lambda s: ("number", s),
-            parse_float=lambda s: ("number", s),
-        )
+        return _freeze(_SPELLED.decode(text))
     except (ValueError, RecursionError):
         return ("text", text)
-    return freeze(value)
+
+
+def _pairs(items: list[tuple[str, Any]]) -> Any:
+    return ("object", tuple(sorted(items, key=lambda kv: (kv[0], repr(kv[1])))))
+
+
+def _freeze(value: Any) -> Any:
+    if isinstance(value, list):
+        return ("array", tuple(_freeze(v) for v in value))
+    if isinstance(value, tuple) and value[0] == "object":
+        return ("object", tuple((k, _freeze(v)) for k, v in value[1]))
+    return value
+
+
+def _number(text: str) -> Any:
+    return ("number", text)
+
+
+_SPELLED = json.JSONDecoder(object_pairs_hook=_pairs, parse_int=_number, parse_float=_number)
 
 
 def without_defaults(value: Any, schema: Any) -> Any:

@@ -4,6 +4,7 @@ Most of what a renderer encodes is short (a tool's result, its own "assistant\\n
 character offsets can be had: with `transformers`' own object three quarters of an extension's time went there.
 """
 
+from collections.abc import Iterable
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -49,3 +50,22 @@ class PlainTokenizer:
     def _read(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         encoding = self._core.encode(text, add_special_tokens=False)
         return encoding.ids, encoding.offsets
+
+
+class IdsOnly:
+    """A `PlainTokenizer` that tells no character offsets, so that a renderer does not look token by token for the text
+    that each is of. `met` says whether a text became one of the `control` tokens, and offsets are needed after all."""
+
+    def __init__(self, plain: PlainTokenizer, control: Iterable[int]) -> None:
+        self.met = False
+        self.name_or_path = plain.name_or_path
+        self.unk_token_id, self.eos_token_id = plain.unk_token_id, plain.eos_token_id
+        self.decode, self.convert_tokens_to_ids = plain.decode, plain.convert_tokens_to_ids
+        self._plain = plain
+        self._control = frozenset(control)
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        """The ids of `text`."""
+        ids = self._plain.encode(text)
+        self.met = self.met or not self._control.isdisjoint(ids)
+        return ids
