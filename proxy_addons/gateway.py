@@ -43,6 +43,7 @@ from proxy_addons.images import data_url
 from proxy_addons.images import show
 from proxy_addons.images import shown_images
 from proxy_addons.images import store
+from proxy_addons.kinds import is_aside
 from proxy_addons.kinds import with_kinds
 from proxy_addons.ledger import Ledger
 from proxy_addons.ledger import die
@@ -66,11 +67,12 @@ Generate = Callable[[str, TokenIds, Sampling, Pictures | None], Awaitable[Comple
 
 @dataclass(frozen=True)
 class Call:
-    """One call on its way: who asks, what, and where it stands in the rollout. `gone` tells whether the harness has
-    hung up."""
+    """One call on its way: who asks, what, and where it stands in the rollout. `before` is how many of its sort were
+    before it (`LiveRollout.count`); `gone` tells whether the harness has hung up."""
 
     rollout: LiveRollout
     number: int
+    before: int
     dialect: Dialect
     request: Request
     placement: Placement
@@ -174,8 +176,8 @@ class Gateway:
             raise Problem("not_found", "the rollout has ended")
         stop, left = self._rendering.stop_token_ids, rollout.tokens_left
         sampling = pinned(request, rollout.limits, len(placement.prompt_ids), left, stop)
-        call = Call(rollout, rollout.calls, dialect, request, placement, sampling, gone)
-        rollout.calls += 1
+        number = rollout.calls
+        call = Call(rollout, number, rollout.count(is_aside(request)), dialect, request, placement, sampling, gone)
         work = asyncio.create_task(self._answer(call, hashlib.sha256(body).hexdigest()))
         rollout.busy.add(work)
         work.add_done_callback(rollout.busy.discard)
@@ -248,7 +250,7 @@ class Gateway:
         """The reply and its terminal line."""
         limits = call.rollout.limits
         prompt = call.placement.prompt_ids
-        if (spent := call.rollout.spent(call.number)) is not None:
+        if (spent := call.rollout.spent(call.before)) is not None:
             # A valid stop ends the loop of every harness; nothing was sampled and nothing is trained.
             finding, budget = spent
             call.rollout.out_of_budget = finding

@@ -15,11 +15,20 @@ trainer's setting `leave_out`; the two kinds of compaction are trained unless it
 from collections.abc import Iterator
 
 from proxy_addons.conversation import Request
+from proxy_addons.settle import TURNS_ALL_THE_SAME
 
 
 def with_kinds(request: Request) -> tuple[str, ...]:
     """The request's notes, and its kinds among them."""
     return tuple(dict.fromkeys([*request.notes, *_kinds(request)]))
+
+
+def is_aside(request: Request) -> bool:
+    """Whether it may be a side call, as far as can be told when it comes and its kinds are noted: it says so, or it
+    offers no tools. A harness without tools asks nothing else, so both sorts have the same limit."""
+    if any(note.startswith("side_call:") for note in request.notes):
+        return True
+    return not (request.tools or request.agent or TURNS_ALL_THE_SAME.intersection(request.notes))
 
 
 def _kinds(request: Request) -> Iterator[str]:

@@ -134,7 +134,7 @@ def _fresh(idle: list[_Connection]) -> _Connection | None:
 
 async def _connect(to: SplitResult) -> _Connection:
     ssl = True if to.scheme == "https" else None
-    port = to.port or (443 if ssl else 80)
+    host, port = to.hostname or "", to.port or (443 if ssl else 80)
     async with asyncio.timeout(CONNECT_S):
-        _, connection = await asyncio.get_running_loop().create_connection(_Connection, to.hostname, port, ssl=ssl)
+        _, connection = await asyncio.get_running_loop().create_connection(_Connection, host, port, ssl=ssl)
     return connection
