@@ -12,7 +12,7 @@ TORCH := $(shell sed -n 's/^ *"\(torch==[0-9.]*\)".*/\1/p' pyproject.toml)
 HARNESSES := .openforge/harnesses
 
 # What proxy_addons imports, and what its tests do; the versions are in constraints.txt.
-PROXY_PACKAGES := aiohttp cachetools certifi fsspec jinja2 mitmproxy numpy orjson pillow pyarrow renderers transformers zstandard
+PROXY_PACKAGES := aiohttp cachetools certifi fsspec httptools jinja2 mitmproxy numpy orjson pillow pyarrow renderers transformers uvloop zstandard
 PROXY_TESTS := httpx hypothesis pytest pytest-asyncio pytest-timeout pytest-xdist
 # Two files of tests at a time: most wait for processes that they started.
 PYTEST := -m pytest -q -n 2 --dist loadfile

@@ -181,7 +181,7 @@ class RolloutConfig(Part):
     temperature: float = Field(default=1.0, gt=0, le=2, description="sampling temperature; training assumes the same")
 
     concurrency: int = Field(default=2, ge=1, le=10_000, description="rollouts at a time")
-    max_turns: int = Field(default=8, ge=1, le=1000, description="model calls per rollout")
+    max_turns: int = Field(default=8, ge=1, le=1000, description="turns per rollout; as many side calls besides")
     max_total_tokens: int | None = Field(
         default=None, ge=1, description="most tokens sampled per rollout; empty: as many as its calls may have"
     )

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from proxy_addons.conversation import Problem
+from proxy_addons.dialects import openai_chat
 from proxy_addons.dialects.reading import header
 from proxy_addons.gateway import Answer
 from proxy_addons.records import to_json
@@ -18,6 +20,9 @@ def auxiliary(method: str, path: str, headers: Mapping[str, str]) -> Answer:
         return _json(200, {"object": "list", "data": MODELS, "has_more": False})
     if method == "HEAD" and path == "/api/hello":  # Claude Code's check that somebody is there
         return Answer(200, b"", "text/plain")
+    if path == "/v1/completions":
+        told = "text completions are not served, a turn has no place in them; use /v1/chat/completions"
+        return _json(404, openai_chat.error_json(Problem("not_found", told)))
     return _refusal(404, f"{method} {path} is not served")
 
 

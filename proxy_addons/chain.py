@@ -83,6 +83,7 @@ class Trajectory:
         self._rendering = rendering
         self._positions: dict[tuple[int | str, Any], int] = {}
         self._nodes: dict[int, dict[str | None, Node]] = {}
+        self._last: tuple[Node, Ids] | None = None  # the node added last, which is mostly the next one's parent
 
     async def place(self, request: Request) -> Placement:
         """Find the call that `request` continues and the tokens to ask the policy with."""
@@ -91,7 +92,7 @@ class Trajectory:
         parent, known = self._longest(request, path)
         new = request.messages[known:]
         findings = list(request.notes)
-        before = parent.tokens() if parent is not None else None
+        before = self._tokens(parent) if parent is not None else None
         extended = None
         if parent is not None and before is not None and new:
             extended = self._rendering.extend(before, len(parent.sampled_ids), new, request.tools)
@@ -116,6 +117,12 @@ class Trajectory:
         node = Node(call, placement.parent, placement.prefix_len, delta, own)
         position = self._next(placement.position, reply, placement.request)
         self._nodes.setdefault(position, {})[placement.request.agent] = node
+        self._last = (node, np.concatenate([placement.prompt_ids, own]))
+
+    def _tokens(self, node: Node) -> Ids:
+        if self._last is not None and self._last[0] is node:
+            return self._last[1]
+        return node.tokens()
 
     def _longest(self, request: Request, path: Sequence[int]) -> tuple[Node | None, int]:
         """The agent's own call, or where it has none (it was forked from another's history) the one that it was
@@ -134,19 +141,12 @@ class Trajectory:
 
     def _next(self, position: int | str, message: Message, request: Request) -> int:
         """The position one message further. Arguments are parsed only in a spelling that is seen for the first time."""
-        calls, images = message.tool_calls, message.images
-        spelled = (
-            message.role,
-            message.content,
-            tuple((call.name, call.arguments) for call in calls),
-            tuple(image.identity for image in images),
-        )
-        found = self._positions.get((position, spelled))
+        found = self._positions.get((position, message.spelled))
         if found is None:
             schemas = {tool.name: tool.parameters for tool in request.tools}
             value = (position, ("value", canonical(message, schemas)))
             found = self._positions.setdefault(value, len(self._positions))
-            self._positions[position, spelled] = found
+            self._positions[position, message.spelled] = found
         return found
 
 

@@ -3,6 +3,7 @@
 Both engines speak the same wire, vLLM's `/inference/v1/generate`; `training/engines/` holds the servers.
 """
 
+import asyncio
 import json
 import math
 import re
@@ -12,16 +13,13 @@ from dataclasses import field
 from dataclasses import replace
 from typing import Any
 
-import aiohttp
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
 from proxy_addons.conversation import Problem
 from proxy_addons.errors import InfrastructureError
-
-CONNECT_S = 10.0
-"""A server that takes longer to accept a connection is away."""
+from proxy_addons.wire import Connections
 
 # The engines refuse other mistakes with 400 too, and those are ours, not the prompt's.
 _TOO_LONG = re.compile(r"maximum (context|model) length")
@@ -82,11 +80,11 @@ class EngineClient:
     """One policy server over HTTP. `logprob_kind` is what its answers are taken to hold where they do not say so
     themselves; `capability.measure` finds it out."""
 
-    def __init__(self, url: str, session: aiohttp.ClientSession, timeout_s: float = 1800.0) -> None:
+    def __init__(self, url: str, connections: Connections, timeout_s: float = 1800.0) -> None:
         self.url = url.rstrip("/")
         self.logprob_kind = "processed"
-        self._session = session
-        self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_S)
+        self._connections = connections
+        self._timeout_s = timeout_s
 
     async def generate(self, prompt_ids: TokenIds, sampling: Sampling, pictures: Pictures | None = None) -> Completion:
         """Sample once from `prompt_ids`. Raises EngineAway if the engine is away or broken, InfrastructureError with
@@ -138,14 +136,11 @@ class EngineClient:
         except (ValueError, LookupError, TypeError):
             return None
 
-    async def _ask(self, method: str, path: str, data: bytes | None = None) -> tuple[int, bytes]:
-        headers = {"content-type": "application/json"}
+    async def _ask(self, method: str, path: str, data: bytes = b"") -> tuple[int, bytes]:
         try:
-            async with self._session.request(
-                method, self.url + path, data=data, headers=headers, timeout=self._timeout
-            ) as response:
-                return response.status, await response.read()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._connections.ask(method, self.url + path, data)
+        except OSError as error:  # a TimeoutError is one
             raise EngineAway(f"policy server at {self.url}: {type(error).__name__}: {error}") from error
 
 

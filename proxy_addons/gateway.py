@@ -13,7 +13,6 @@ import time
 from collections.abc import Awaitable
 from collections.abc import Callable
 from collections.abc import Mapping
-from dataclasses import asdict
 from dataclasses import dataclass
 from dataclasses import replace
 from datetime import UTC
@@ -22,6 +21,7 @@ from typing import Any
 
 import orjson
 from aiohttp import web
+from pydantic_core import from_json
 
 from proxy_addons.body import plain_body
 from proxy_addons.chain import Placement
@@ -43,7 +43,8 @@ from proxy_addons.images import data_url
 from proxy_addons.images import show
 from proxy_addons.images import shown_images
 from proxy_addons.images import store
-from proxy_addons.kinds import with_kind
+from proxy_addons.kinds import is_aside
+from proxy_addons.kinds import with_kinds
 from proxy_addons.ledger import Ledger
 from proxy_addons.ledger import die
 from proxy_addons.live import Live
@@ -66,11 +67,12 @@ Generate = Callable[[str, TokenIds, Sampling, Pictures | None], Awaitable[Comple
 
 @dataclass(frozen=True)
 class Call:
-    """One call on its way: who asks, what, and where it stands in the rollout. `gone` tells whether the harness has
-    hung up."""
+    """One call on its way: who asks, what, and where it stands in the rollout. `before` is how many of its sort were
+    before it (`LiveRollout.count`); `gone` tells whether the harness has hung up."""
 
     rollout: LiveRollout
     number: int
+    before: int
     dialect: Dialect
     request: Request
     placement: Placement
@@ -145,8 +147,13 @@ class Gateway:
         try:
             body = await plain_body(body, headers.get("content-encoding", "identity"), rollout.key)
             fields = _json_object(body)
-            request = with_kind(_as_routed(dialect.parse(fields, headers, rollout.memory), route))
-            request = replace(request, notes=(*request.notes, *not_as_asked(request, fields, rollout.limits)))
+            read = dialect.parse(fields, headers, rollout.memory)
+            request = replace(
+                read,
+                stream=route.purpose == "stream" or read.stream,
+                model=route.model or read.model,
+                notes=(*with_kinds(read), *not_as_asked(read, fields, rollout.limits)),
+            )
             if self._rendering.sees_images:
                 request = show(request)
             placement = await rollout.trajectory.place(request)
@@ -169,8 +176,8 @@ class Gateway:
             raise Problem("not_found", "the rollout has ended")
         stop, left = self._rendering.stop_token_ids, rollout.tokens_left
         sampling = pinned(request, rollout.limits, len(placement.prompt_ids), left, stop)
-        call = Call(rollout, rollout.calls, dialect, request, placement, sampling, gone)
-        rollout.calls += 1
+        number = rollout.calls
+        call = Call(rollout, number, rollout.count(is_aside(request)), dialect, request, placement, sampling, gone)
         work = asyncio.create_task(self._answer(call, hashlib.sha256(body).hexdigest()))
         rollout.busy.add(work)
         work.add_done_callback(rollout.busy.discard)
@@ -243,7 +250,7 @@ class Gateway:
         """The reply and its terminal line."""
         limits = call.rollout.limits
         prompt = call.placement.prompt_ids
-        if (spent := call.rollout.spent(call.number)) is not None:
+        if (spent := call.rollout.spent(call.before)) is not None:
             # A valid stop ends the loop of every harness; nothing was sampled and nothing is trained.
             finding, budget = spent
             call.rollout.out_of_budget = finding
@@ -293,7 +300,7 @@ class Gateway:
         return Pictures(ids, tuple(map(data_url, images)), tuple(image.sha256 for image in images))
 
     async def _record(self, call: Call, fields: dict[str, Any]) -> None:
-        await asyncio.shield(self._ledger.append(call.rollout.ledger, _line("terminal", call, fields)))
+        await self._ledger.append(call.rollout.ledger, _line("terminal", call, fields))
 
 
 def _line(kind: str, call: Call, fields: dict[str, Any]) -> dict[str, Any]:
@@ -324,17 +331,14 @@ async def _keep_images(call: Call) -> None:
             die(error)
 
 
-def _as_routed(request: Request, route: Route) -> Request:
-    """The request with what its path says rather than its body."""
-    stream = route.purpose == "stream" or request.stream
-    return replace(request, stream=stream, model=route.model or request.model)
-
-
 def _json_object(body: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(body)  # not orjson: it rounds whole numbers of more than 64 bits
-    except (ValueError, RecursionError) as error:
-        raise Problem("bad_request", "the body is not JSON") from error
+        value = from_json(body)  # not orjson: it rounds whole numbers of more than 64 bits
+    except ValueError:
+        try:
+            value = json.loads(body)  # it reads half a surrogate pair, and deeper nesting
+        except (ValueError, RecursionError) as error:
+            raise Problem("bad_request", "the body is not JSON") from error
     if not isinstance(value, dict):
         raise Problem("bad_request", "the body is not a JSON object")
     return value
@@ -368,7 +372,7 @@ def _intent(call: Call, body_sha: str) -> dict[str, Any]:
         "model": request.model,
         "prompt_delta_ids": placement.delta_ids.tolist(),
         "prompt_prefix_len": placement.prefix_len,
-        "sampling": to_json({**asdict(call.sampling), "max_tokens_asked": request.max_tokens}),
+        "sampling": to_json({**vars(call.sampling), "max_tokens_asked": request.max_tokens}),
         "messages_delta": [message_json(m) for m in placement.new_messages],
         "tools_digest": placement.tools_digest,
         "offers_tools": bool(request.tools),

@@ -13,14 +13,22 @@ trainer's setting `leave_out`; the two kinds of compaction are trained unless it
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from proxy_addons.conversation import Request
+from proxy_addons.settle import TURNS_ALL_THE_SAME
 
 
-def with_kind(request: Request) -> Request:
-    """The request with its kind among its notes."""
-    return replace(request, notes=tuple(dict.fromkeys([*request.notes, *_kinds(request)])))
+def with_kinds(request: Request) -> tuple[str, ...]:
+    """The request's notes, and its kinds among them."""
+    return tuple(dict.fromkeys([*request.notes, *_kinds(request)]))
+
+
+def is_aside(request: Request) -> bool:
+    """Whether it may be a side call, as far as can be told when it comes and its kinds are noted: it says so, or it
+    offers no tools. A harness without tools asks nothing else, so both sorts have the same limit."""
+    if any(note.startswith("side_call:") for note in request.notes):
+        return True
+    return not (request.tools or request.agent or TURNS_ALL_THE_SAME.intersection(request.notes))
 
 
 def _kinds(request: Request) -> Iterator[str]:
@@ -40,7 +48,8 @@ def _orphans(request: Request) -> Iterator[str]:
             if message.tool_call_id not in asked:
                 yield "compaction"
             answered.add(message.tool_call_id)
-        asked.update(call.id for call in message.tool_calls)
+        if message.tool_calls:
+            asked.update([call.id for call in message.tool_calls])
     last = {call.id for call in request.messages[-1].tool_calls}
     if asked - answered - last:
         yield "tool_call_unanswered"

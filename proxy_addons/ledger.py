@@ -17,10 +17,10 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import orjson
@@ -38,10 +38,11 @@ _SYNC_THREADS = 4
 
 @dataclass(frozen=True)
 class _Owed:
-    """A written line whose file (open) is not synced yet, nor the folder of a new file; `done` waits for both."""
+    """A written line whose file (open) is not synced yet, nor, where it is `new`, its folder; `done` waits for both."""
 
+    path: Path
     file: int
-    folder: Path | None
+    new: bool
     done: "asyncio.Future[None]"
 
 
@@ -62,25 +63,23 @@ class Ledger:
     def __init__(self, on_failure: Callable[[Exception], None] = die) -> None:
         self._late: dict[Path, bytes] = {}
         self._new: set[Path] = set()
+        self._gathered: list[_Owed] = []
         self._owed: deque[_Owed] = deque()
         self._lock = threading.Lock()
         self._syncing = 0
         self._on_failure = on_failure
-        self._threads = ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="ledger-sync")
+        self._work: SimpleQueue[asyncio.AbstractEventLoop | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
 
-    async def append(self, path: Path, row: dict[str, Any]) -> None:
-        """Add one line to `path`; returns when it is on disk, and with it all lines before it."""
+    def append(self, path: Path, row: dict[str, Any]) -> "asyncio.Future[None]":
+        """Add one line to `path`. What is returned is done when it is on disk, and with it all lines before it; to
+        cancel that changes nothing on disk."""
         loop = asyncio.get_running_loop()
-        file = self._write(path, row)
-        owed = _Owed(file, path.parent if path in self._new else None, loop.create_future())
-        with self._lock:
-            self._owed.append(owed)
-            another = self._syncing < min(_SYNC_THREADS, len(self._owed))
-            self._syncing += another
-        if another:
-            self._threads.submit(self._sync, loop)
-        await asyncio.shield(owed.done)
-        self._new.discard(path)
+        owed = _Owed(path, self._write(path, row), path in self._new, loop.create_future())
+        if not self._gathered:
+            loop.call_soon(self._hand_over, loop)
+        self._gathered.append(owed)
+        return owed.done
 
     def note(self, path: Path, row: dict[str, Any]) -> None:
         """Add one line that no reply depends on, without waiting. A power cut may take it, and with it the rollout's
@@ -92,8 +91,29 @@ class Ledger:
         self._late[path] = self._late.get(path, b"") + _encoded(row)
 
     def stop(self) -> None:
-        """Sync what is owed and end the threads."""
-        self._threads.shutdown()
+        """Sync what was handed over and end the threads."""
+        for _ in self._threads:
+            self._work.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
+        """What one round of the event loop wrote goes to the threads together: to wake them for each line makes them
+        and the loop take the interpreter's lock from each other all the time."""
+        with self._lock:
+            self._owed.extend(self._gathered)
+            self._gathered.clear()
+            more = min(_SYNC_THREADS, len(self._owed)) - self._syncing
+            self._syncing += max(more, 0)
+        for _ in range(more):
+            if len(self._threads) < _SYNC_THREADS:
+                self._threads.append(threading.Thread(target=self._run, name="ledger-sync", daemon=True))
+                self._threads[-1].start()
+            self._work.put(loop)
+
+    def _run(self) -> None:
+        while (loop := self._work.get()) is not None:
+            self._sync(loop)
 
     def _write(self, path: Path, row: dict[str, Any]) -> int:
         """The file, open, with the line in it."""
@@ -121,13 +141,13 @@ class Ledger:
                 for each in owed:
                     os.fdatasync(each.file)
                     os.close(each.file)
-                    if each.folder is not None:
-                        sync_folder(each.folder)
+                    if each.new:
+                        sync_folder(each.path.parent)
             except OSError as error:
                 self._on_failure(error)
                 return
             with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
-                loop.call_soon_threadsafe(_tell, owed)
+                loop.call_soon_threadsafe(self._tell, owed)
 
     def _take(self) -> list[_Owed]:
         """This thread's share of what is owed; nothing if there is none, and the thread is done."""
@@ -136,18 +156,18 @@ class Ledger:
             self._syncing -= not share
             return [self._owed.popleft() for _ in range(share)]
 
+    def _tell(self, owed: list[_Owed]) -> None:
+        for each in owed:
+            self._new.discard(each.path)
+            if not each.done.done():
+                each.done.set_result(None)
+
 
 def _encoded(row: dict[str, Any]) -> bytes:
     try:
         return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
     except TypeError:  # half a surrogate pair: JSON has a spelling for it, UTF-8 has none
         return to_json(row).encode() + b"\n"
-
-
-def _tell(owed: list[_Owed]) -> None:
-    for each in owed:
-        if not each.done.done():
-            each.done.set_result(None)
 
 
 def read_ledger(path: Path) -> tuple[list[dict[str, Any]], bool]:

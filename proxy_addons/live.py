@@ -14,7 +14,8 @@ from proxy_addons.identity import Rollout
 @dataclass(frozen=True)
 class Limits:
     """What one rollout may use. `max_calls` and `max_total_tokens` (sampled ones; None: no limit) count over its whole
-    life; calls under way together may exceed the tokens by what each was given. `max_model_len` is prompt plus reply,
+    life: as many turns of its agents as `max_calls`, and as many calls besides that are none (`kinds.is_aside`); calls
+    under way together may exceed the tokens by what each was given. `max_model_len` is prompt plus reply,
     in tokens. Of more than `max_concurrent` calls at once, the later ones wait."""
 
     max_calls: int = 64
@@ -42,6 +43,7 @@ class LiveRollout:
     findings: set[str] = field(default_factory=set)
     memory: Memory = field(default_factory=Memory)
     calls: int = 0
+    asides: int = 0
     sampled_tokens: int = 0
     out_of_budget: str | None = None
     failure: "asyncio.Future[str]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -62,9 +64,16 @@ class LiveRollout:
         limit = self.limits.max_total_tokens
         return None if limit is None else max(limit - self.sampled_tokens, 0)
 
-    def spent(self, call: int) -> tuple[str, str] | None:
-        """The finding and the words of the budget that leaves nothing for this call, or None."""
-        if call >= self.limits.max_calls:
+    def count(self, aside: bool) -> int:
+        """Count a call; returns how many of its sort, turns or calls that are none, were before it."""
+        before = self.asides if aside else self.calls - self.asides
+        self.calls += 1
+        self.asides += aside
+        return before
+
+    def spent(self, before: int) -> tuple[str, str] | None:
+        """The finding and the words of the budget that leaves nothing for a call with `before` before it, or None."""
+        if before >= self.limits.max_calls:
             return "out_of_calls", f"budget of {self.limits.max_calls} model calls"
         if self.tokens_left == 0:
             return "out_of_tokens", f"budget of {self.limits.max_total_tokens} generated tokens"

@@ -4,6 +4,8 @@ Most of what a renderer encodes is short (a tool's result, its own "assistant\\n
 character offsets can be had: with `transformers`' own object three quarters of an extension's time went there.
 """
 
+from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -18,10 +20,10 @@ class PlainTokenizer:
         self.name_or_path: str = tokenizer.name_or_path
         self.unk_token_id: int | None = tokenizer.unk_token_id
         self.eos_token_id: int | None = tokenizer.eos_token_id
-        self.decode = tokenizer.decode
         self.convert_tokens_to_ids = tokenizer.convert_tokens_to_ids
         self._core = tokenizer.backend_tokenizer
         self._core.encode_special_tokens = True
+        self._tidy = tokenizer.decode if tokenizer.clean_up_tokenization_spaces else None
         self._short = lru_cache(maxsize=512)(self._read)
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
@@ -35,9 +37,35 @@ class PlainTokenizer:
         ids, offsets = self._encoded(text)
         return {"input_ids": list(ids), "offset_mapping": list(offsets)}
 
+    def decode(self, token_ids: int | Sequence[int], skip_special_tokens: bool = False) -> str:
+        """The text of `token_ids`."""
+        if self._tidy is not None:  # spaces to take out again, which only `transformers` knows how to
+            return str(self._tidy(token_ids, skip_special_tokens=skip_special_tokens))
+        ids = [token_ids] if isinstance(token_ids, int) else token_ids
+        return str(self._core.decode(ids, skip_special_tokens=skip_special_tokens))
+
     def _encoded(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         return self._short(text) if len(text) <= SHORT_TEXT else self._read(text)
 
     def _read(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         encoding = self._core.encode(text, add_special_tokens=False)
         return encoding.ids, encoding.offsets
+
+
+class IdsOnly:
+    """A `PlainTokenizer` that tells no character offsets, so that a renderer does not look token by token for the text
+    that each is of. `met` says whether a text became one of the `control` tokens, and offsets are needed after all."""
+
+    def __init__(self, plain: PlainTokenizer, control: Iterable[int]) -> None:
+        self.met = False
+        self.name_or_path = plain.name_or_path
+        self.unk_token_id, self.eos_token_id = plain.unk_token_id, plain.eos_token_id
+        self.decode, self.convert_tokens_to_ids = plain.decode, plain.convert_tokens_to_ids
+        self._plain = plain
+        self._control = frozenset(control)
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        """The ids of `text`."""
+        ids = self._plain.encode(text)
+        self.met = self.met or not self._control.isdisjoint(ids)
+        return ids

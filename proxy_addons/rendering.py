@@ -32,6 +32,7 @@ from proxy_addons.conversation import Tool
 from proxy_addons.conversation import ToolCall
 from proxy_addons.errors import ConfigError
 from proxy_addons.images import content_parts
+from proxy_addons.plain_tokenizer import IdsOnly
 from proxy_addons.plain_tokenizer import PlainTokenizer
 from proxy_addons.records import to_json
 from proxy_addons.vision import one_token_an_image
@@ -72,8 +73,16 @@ class _Offer:
 class Rendering:
     """One model's template: messages → ids and ids → message."""
 
-    def __init__(self, renderer: Renderer, tokenizer: Any, image_id: int | None = None) -> None:
+    def __init__(
+        self,
+        renderer: Renderer,
+        tokenizer: Any,
+        image_id: int | None = None,
+        brief: tuple[Renderer, IdsOnly] | None = None,
+    ) -> None:
+        """`brief` is the same renderer over a tokenizer that tells ids only, where there is one."""
         self.renderer = renderer
+        self._brief = brief
         self.tokenizer = tokenizer
         self.stop_token_ids = tuple(renderer.get_stop_token_ids())
         self.opaque = isinstance(renderer, DefaultRenderer)
@@ -135,7 +144,16 @@ class Rendering:
         start = len(before) - sampled
         tail = self._tail(before[:start])
         own = before[start:].tolist()
-        rendered = self.renderer.bridge_to_next_turn(tail, own, [_wire(m) for m in new], tools=self._wire_tools(tools))
+        wire, offered = [_wire(m) for m in new], self._wire_tools(tools)
+        rendered = None
+        if self._brief is not None:
+            renderer, tokenizer = self._brief
+            tokenizer.met = False
+            rendered = renderer.bridge_to_next_turn(tail, own, wire, tools=offered)
+            if tokenizer.met:
+                rendered = None
+        if rendered is None:
+            rendered = self.renderer.bridge_to_next_turn(tail, own, wire, tools=offered)
         base = len(tail) + len(own)
         if rendered is None or rendered.token_ids[:base] != tail + own:
             return None
@@ -257,7 +275,9 @@ def load_rendering(folder: Path) -> Rendering:
         # It encodes the template's own control tokens with the text, so these must not be split.
         tokenizer = _tokenizer(folder)
         return Rendering(create_renderer(tokenizer, config), tokenizer)
-    return Rendering(create_renderer(PlainTokenizer(tokenizer), config), tokenizer)
+    plain = PlainTokenizer(tokenizer)
+    ids_only = IdsOnly(plain, tokenizer.added_tokens_decoder)
+    return Rendering(create_renderer(plain, config), tokenizer, brief=(create_renderer(ids_only, config), ids_only))
 
 
 def _config(folder: Path, model_type: str) -> Any:

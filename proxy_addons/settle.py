@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+TURNS_ALL_THE_SAME = frozenset({"compaction_request", "tools_withheld"})
+"""Findings of calls that offer no tools and are turns of an agent."""
+
 
 def settle(calls: Sequence[Mapping[str, Any]]) -> dict[int, tuple[str, str]]:
     """Call number → (chain, status), decided when the rollout is over (cases O38, O39).
@@ -49,5 +52,4 @@ def side_calls(calls: Sequence[Mapping[str, Any]]) -> set[int]:
     without = [c for c in calls if not c.get("offers_tools", True)]
     if not any(c["status"] == "ok" for c in calls if c not in without):
         return set()
-    kept = {"compaction_request", "tools_withheld"}
-    return {c["call"] for c in without if not (c.get("agent") or kept.intersection(c["findings"]))}
+    return {c["call"] for c in without if not (c.get("agent") or TURNS_ALL_THE_SAME.intersection(c["findings"]))}

@@ -27,6 +27,7 @@ from proxy_addons.engine import EngineClient
 from proxy_addons.engine import Sampling
 from proxy_addons.errors import ConfigError
 from proxy_addons.errors import InfrastructureError
+from proxy_addons.wire import Connections
 from training import engines
 from training.child import Child
 from training.child import free_port
@@ -112,7 +113,8 @@ class PolicyServer:
         prompt = [(11 + 7919 * i) % vocab for i in range(24)]
         sampling = Sampling(max_tokens=_PROBE_TOKENS, temperature=_PROBE_TEMPERATURE, seed=version)
         try:
-            got = await EngineClient(self.url, self._session).generate(prompt, sampling)
+            async with Connections() as connections:
+                got = await EngineClient(self.url, connections).generate(prompt, sampling)
         except Problem as problem:
             raise InfrastructureError(f"policy server refused the probe: {problem.message}") from problem
         if got.findings:

@@ -6,7 +6,8 @@ WORKDIR /openforge
 COPY constraints.txt ./
 # PROXY_PACKAGES of the Makefile; tests/deploy/test_images.py compares.
 RUN pip install --no-cache-dir -c constraints.txt \
-    aiohttp cachetools certifi fsspec jinja2 mitmproxy numpy orjson pillow pyarrow renderers transformers zstandard
+    aiohttp cachetools certifi fsspec httptools jinja2 mitmproxy numpy orjson pillow pyarrow renderers transformers \
+    uvloop zstandard
 COPY proxy_addons proxy_addons
 USER 1000:1000
 ENTRYPOINT ["python", "-m", "proxy_addons"]

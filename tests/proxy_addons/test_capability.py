@@ -8,7 +8,6 @@ from dataclasses import field
 from dataclasses import replace
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
 
@@ -17,6 +16,7 @@ from proxy_addons.capability import measure
 from proxy_addons.capability import why_untrainable
 from proxy_addons.engine import EngineClient
 from proxy_addons.errors import InfrastructureError
+from proxy_addons.wire import Connections
 from tests.support.scripted_engine import ScriptedEngine
 from tests.support.scripted_engine import serving
 
@@ -134,8 +134,8 @@ def scripted(answer: dict[str, Any]) -> None:
 
 async def measured(policy: Policy) -> tuple[Capability, EngineClient]:
     engine = ScriptedEngine(lambda prompt, n: policy(engine.asked[n]))
-    async with serving(engine), aiohttp.ClientSession() as session:
-        client = EngineClient(engine.url, session)
+    async with serving(engine), Connections() as connections:
+        client = EngineClient(engine.url, connections)
         return replace(await measure(client, PROMPT, LIMIT), engine="x"), client
 
 
@@ -201,6 +201,6 @@ def test_a_context_shorter_than_the_runs_is_named() -> None:
 async def test_o63_an_engine_that_refuses_everything_is_told_in_its_own_words() -> None:
     refusal = {"error": {"message": "tool parser not set"}}
     engine = ScriptedEngine(lambda prompt, n: web.json_response(refusal, status=400))
-    async with serving(engine), aiohttp.ClientSession() as session:
+    async with serving(engine), Connections() as connections:
         with pytest.raises(InfrastructureError, match="answered 400: tool parser not set"):
-            await measure(EngineClient(engine.url, session), PROMPT, LIMIT)
+            await measure(EngineClient(engine.url, connections), PROMPT, LIMIT)

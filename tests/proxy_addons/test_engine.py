@@ -1,7 +1,6 @@
 import json
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
 
@@ -11,6 +10,7 @@ from proxy_addons.engine import Sampling
 from proxy_addons.engine import read_completion
 from proxy_addons.errors import InfrastructureError
 from proxy_addons.records import to_json
+from proxy_addons.wire import Connections
 from tests.support.scripted_engine import ScriptedEngine
 from tests.support.scripted_engine import serving
 
@@ -68,8 +68,8 @@ def test_an_engine_that_does_not_say_which_weights_it_has_is_not_taken_to_have_t
 @pytest.mark.parametrize("status", [408, 429, 500, 503])
 async def test_an_engine_that_is_unwell_is_told_from_one_that_refuses(status: int) -> None:
     engine = ScriptedEngine(lambda prompt, n: web.json_response({"detail": "why"}, status=status))
-    async with serving(engine), aiohttp.ClientSession() as session:
-        client = EngineClient(engine.url, session)
+    async with serving(engine), Connections() as connections:
+        client = EngineClient(engine.url, connections)
         with pytest.raises(EngineAway, match=f"answered {status}: .*why"):
             await client.generate([1], Sampling(4))
         engine.script = lambda prompt, n: web.json_response({"error": {"message": "no such field"}}, status=422)
@@ -83,15 +83,15 @@ async def test_an_engine_that_is_unwell_is_told_from_one_that_refuses(status: in
 )
 async def test_an_answer_that_holds_no_completion_is_the_engines_fault(answer: bytes) -> None:
     engine = ScriptedEngine(lambda prompt, n: web.Response(body=answer))
-    async with serving(engine), aiohttp.ClientSession() as session:
+    async with serving(engine), Connections() as connections:
         with pytest.raises(EngineAway, match=f"{engine.url}: no completion in its answer"):
-            await EngineClient(engine.url, session).generate([1], Sampling(4))
+            await EngineClient(engine.url, connections).generate([1], Sampling(4))
 
 
 async def test_the_context_length_is_what_the_engine_says_or_unknown() -> None:
     engine = ScriptedEngine(lambda prompt, n: [1])
-    async with serving(engine), aiohttp.ClientSession() as session:
-        client = EngineClient(engine.url, session)
+    async with serving(engine), Connections() as connections:
+        client = EngineClient(engine.url, connections)
         assert await client.max_model_len() is None
         engine.max_model_len = 4096
         assert await client.max_model_len() == 4096

@@ -3,7 +3,7 @@ import pytest
 from proxy_addons.conversation import Message
 from proxy_addons.conversation import Request
 from proxy_addons.conversation import ToolCall
-from proxy_addons.kinds import with_kind
+from proxy_addons.kinds import with_kinds
 
 SYSTEM, GO = Message("system", "You work."), Message("user", "go")
 ASKED = Message("assistant", tool_calls=(ToolCall("a", "sh", "{}"), ToolCall("b", "sh", "{}")))
@@ -29,8 +29,8 @@ A, B = (Message("tool", "ok", tool_call_id=call) for call in "ab")
     ],
 )
 def test_kinds(messages: tuple[Message, ...], max_tokens: int | None, kinds: tuple[str, ...]) -> None:
-    assert with_kind(Request(messages, max_tokens=max_tokens)).notes == kinds
+    assert with_kinds(Request(messages, max_tokens=max_tokens)) == kinds
 
 
 def test_what_the_dialect_noted_stays() -> None:
-    assert with_kind(Request((GO, A), notes=("compaction", "x"))).notes == ("compaction", "x")
+    assert with_kinds(Request((GO, A), notes=("compaction", "x"))) == ("compaction", "x")

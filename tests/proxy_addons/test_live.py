@@ -163,3 +163,28 @@ async def test_one_rollouts_calls_hold_up_no_other(toy_model: Path, tokenizer: A
     assert len(engine.asked) == 2
     assert summary["complete"]
     assert {row["status"] for row in rows} == {"error"}
+
+
+async def test_side_calls_use_up_no_turn_and_have_an_end_of_their_own(
+    toy_model: Path, tokenizer: Any, tmp_path: Path
+) -> None:
+    ids = tokenizer.encode("ab<|im_end|>")
+    turn = {
+        "model": "policy-v1",
+        "messages": [{"role": "user", "content": "go"}],
+        "max_tokens": 500,
+        "tools": [{"name": "sh", "input_schema": {"type": "object"}}],
+    }
+    title = {**turn, "tools": []}
+    asked = [title, {**turn, "max_tokens": 1}, turn, title, turn, turn]
+    async with (
+        serving(ScriptedEngine(lambda prompt, n: ids)) as engine,
+        recording(toy_model, engine.url, tmp_path) as proxy,
+    ):
+        rollout = await proxy.register(max_calls=2)
+        async with proxy.client(rollout) as client:
+            for body in asked:
+                assert (await client.post("/v1/messages", json=body)).status_code == 200
+        _, rows = await proxy.end(rollout)
+    assert ["out_of_calls" in row["findings"] for row in rows] == [False, False, False, True, False, True]
+    assert len(engine.asked) == 4

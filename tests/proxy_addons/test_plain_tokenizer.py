@@ -31,3 +31,11 @@ def test_ids_and_offsets_are_those_of_transformers(both: tuple[PlainTokenizer, A
         assert got["offset_mapping"] == expected["offset_mapping"]
         assert plain.encode(text, add_special_tokens=False) == expected["input_ids"]
         got["input_ids"].append(-1)  # what was given away is the caller's
+
+
+@given(text=st.text() | st.sampled_from(["<|im_end|>", " a , b .", "assistant\n"]), skip=st.booleans())
+def test_texts_are_those_of_transformers(both: tuple[PlainTokenizer, Any], text: str, skip: bool) -> None:
+    plain, tokenizer = both
+    ids = [*tokenizer.encode(text, add_special_tokens=False), *tokenizer.convert_tokens_to_ids(["<|im_end|>"])]
+    for some in (ids, ids[:-1], ids[:1], ids[-1]):
+        assert plain.decode(some, skip_special_tokens=skip) == tokenizer.decode(some, skip_special_tokens=skip)

@@ -331,5 +331,9 @@ async def test_what_is_no_model_call_is_answered_and_leaves_no_call(
                 404,
                 "POST /v1/embeddings is not served",
             )
+            legacy = await client.post("/v1/completions", json={"prompt": "go"})
+            error = legacy.json()["error"]
+            assert (legacy.status_code, error["code"], error["type"]) == (404, "not_found", "invalid_request_error")
+            assert "use /v1/chat/completions" in error["message"]
         summary, rows = await proxy.end(rollout)
     assert (summary["calls"], rows, engine.asked) == (0, [], [])

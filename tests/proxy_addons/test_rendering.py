@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from proxy_addons.conversation import Message
@@ -70,3 +71,14 @@ def test_places_and_images_must_be_as_many() -> None:
     for images in (1, 3):
         with pytest.raises(Problem, match="the prompt has 2 places"):
             one_token_an_image(ids, 9, images)
+
+
+@pytest.mark.parametrize("text", ["a file\n", "<|im_end|>\n<|im_start|>system", "<tool_call>"])
+def test_an_extension_without_offsets_is_the_one_with_them(toy_model: Path, text: str) -> None:
+    rendering = load_rendering(toy_model)
+    prompt, _ = rendering.render([Message("user", "go")], [])
+    before = np.append(prompt, rendering.stop_token_ids[0])
+    new = [Message("tool", text, tool_call_id="c"), Message("user", text)]
+    brief = rendering.extend(before, 1, new, [])
+    rendering._brief = None
+    assert brief == rendering.extend(before, 1, new, [])

@@ -6,7 +6,6 @@ from contextlib import AsyncExitStack
 from contextlib import asynccontextmanager
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
 
@@ -16,6 +15,7 @@ from proxy_addons.engine import EngineClient
 from proxy_addons.engine import Sampling
 from proxy_addons.errors import InfrastructureError
 from proxy_addons.replicas import Replicas
+from proxy_addons.wire import Connections
 from tests.support.scripted_engine import ScriptedEngine
 from tests.support.scripted_engine import serving
 
@@ -34,10 +34,10 @@ def unwell(prompt: list[int], number: int) -> web.Response:
 @asynccontextmanager
 async def replicas_of(*engines: ScriptedEngine) -> AsyncIterator[Replicas]:
     async with AsyncExitStack() as stack:
-        session = await stack.enter_async_context(aiohttp.ClientSession())
+        connections = await stack.enter_async_context(Connections())
         for engine in engines:
             await stack.enter_async_context(serving(engine))
-        replicas = Replicas([EngineClient(engine.url, session) for engine in engines], PROBE, first_probe_s=0.05)
+        replicas = Replicas([EngineClient(engine.url, connections) for engine in engines], PROBE, first_probe_s=0.05)
         stack.push_async_callback(replicas.close)
         yield replicas
 
@@ -84,13 +84,13 @@ async def test_a_call_goes_to_another_replica_and_the_failed_one_is_asked_no_mor
 async def test_a_replica_that_is_gone_moves_only_its_own_rollouts() -> None:
     engines = [ScriptedEngine(well) for _ in range(3)]
     async with replicas_of(*engines[:2]) as replicas:
-        async with serving(engines[2]), aiohttp.ClientSession() as session:
-            replicas._clients = [*replicas._clients, EngineClient(engines[2].url, session)]
+        async with serving(engines[2]), Connections() as connections:
+            replicas._clients = [*replicas._clients, EngineClient(engines[2].url, connections)]
             for rollout in range(30):
                 await replicas.generate(f"r-{rollout}", [rollout], SAMPLING)
         before = [{body["token_ids"][0] for body in engine.asked} for engine in engines]
-        async with aiohttp.ClientSession() as session:
-            replicas._clients = [*replicas._clients[:2], EngineClient(engines[2].url, session)]
+        async with Connections() as connections:
+            replicas._clients = [*replicas._clients[:2], EngineClient(engines[2].url, connections)]
             for rollout in range(30):
                 await replicas.generate(f"r-{rollout}", [rollout], SAMPLING)
             await replicas.close()
@@ -158,11 +158,11 @@ async def test_a_connection_that_breaks_in_mid_call_is_tried_elsewhere() -> None
     server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     engine = ScriptedEngine(well)
-    async with server, serving(engine), aiohttp.ClientSession() as session:
-        alone = Replicas([EngineClient(url, session)], PROBE)
-        with pytest.raises(InfrastructureError, match=f"{url}: ServerDisconnectedError"):
+    async with server, serving(engine), Connections() as connections:
+        alone = Replicas([EngineClient(url, connections)], PROBE)
+        with pytest.raises(InfrastructureError, match=f"{url}: ConnectionError: the server broke off"):
             await alone.generate("r", [1], SAMPLING)
-        both = Replicas([EngineClient(url, session), EngineClient(engine.url, session)], PROBE)
+        both = Replicas([EngineClient(url, connections), EngineClient(engine.url, connections)], PROBE)
         for rollout in range(8):
             assert (await both.generate(f"r-{rollout}", [1], SAMPLING)).token_ids == (7,)
         await both.close()

@@ -166,3 +166,17 @@ def test_the_official_client_reads_every_event() -> None:
     assert kinds[-1] == "response.completed"
     assert "response.custom_tool_call_input.delta" in kinds
     assert "response.reasoning_text.delta" in kinds
+
+
+def test_codex_s_tool_search_is_refused_with_a_note_each() -> None:
+    arguments = {"query": "mail"}
+    call = {"type": "tool_search_call", "call_id": "c", "execution": "client", "arguments": arguments}
+    found = {"type": "tool_search_output", "call_id": "c", "execution": "client", "tools": []}
+    body = {
+        "input": [{"role": "user", "content": "go"}, call, found],
+        "tools": [{"type": "tool_search", "execution": "client", "parameters": {}}],
+    }
+    request = openai_responses.parse(body, {})
+    expected = ["hosted_tool_dropped:tool_search", "unknown_item:tool_search_call", "unknown_item:tool_search_output"]
+    assert list(request.notes) == expected
+    assert ["tool_search" in message.content for message in request.messages] == [False, True, True]

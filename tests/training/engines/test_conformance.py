@@ -24,6 +24,7 @@ from proxy_addons.engine import Completion
 from proxy_addons.engine import EngineClient
 from proxy_addons.engine import Sampling
 from proxy_addons.errors import ConfigError
+from proxy_addons.wire import Connections
 from tests.training.engines.models import ids
 from tests.training.engines.models import save_model
 from training import engines
@@ -82,8 +83,8 @@ def _up(url: str) -> bool:
 
 @pytest_asyncio.fixture
 async def client(running: Running) -> AsyncIterator[EngineClient]:
-    async with aiohttp.ClientSession() as session:
-        yield EngineClient(running.url, session, timeout_s=120)
+    async with Connections() as connections:
+        yield EngineClient(running.url, connections, timeout_s=120)
 
 
 @pytest_asyncio.fixture
