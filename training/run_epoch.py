@@ -58,7 +58,7 @@ class InHand:
         if learner is None:
             from training.learner import Learner  # veRL fixes its device when it is imported
 
-            learner = Learner(Path(job.base_model), job.settings)
+            learner = Learner(Path(job.base_model), job.settings, seed=job.seed)
             if job.resume is not None:
                 learner.load(Path(job.resume) / "trainer")
         return learner
@@ -127,11 +127,16 @@ def _check_resume(job: TrainJob, state: dict[str, Any]) -> None:
         raise ConfigError(
             f"resume: {job.resume} already holds epoch {state['epoch']}; job epoch {job.epoch} would train twice"
         )
-    if (before := state.get("processes", 1)) != job.settings.processes:
+    before, now = (_adapter(*lora) for lora in (state.get("lora", (0, 0)), job.settings.lora))
+    if before != now:
         raise ConfigError(
-            f"resume: {job.resume} is of {before} processes and this job of {job.settings.processes}; "
-            "go on with as many, or start a new run with its hf folder as the model"
+            f"resume: {job.resume} trained {before} and this job trains {now}; go on with the same, or start a new run"
+            " with its hf folder as the model"
         )
+
+
+def _adapter(rank: int, alpha: int) -> str:
+    return f"a LoRA adapter of rank {rank} and alpha {alpha}" if rank else "all weights"
 
 
 def _rows(job: TrainJob, rollouts: list[dict[str, Any]]) -> tuple[list[Row], RowReport]:
@@ -158,7 +163,7 @@ def _update(
         folder = save_checkpoint(
             learner,
             Path(job.checkpoint_dir),
-            {"epoch": job.epoch, "seed": job.seed, "processes": job.settings.processes},
+            {"epoch": job.epoch, "seed": job.seed, "lora": job.settings.lora},
             base_model=Path(job.base_model),
             dtype=getattr(torch, job.settings.dtype),
             probe=rows[0],
