@@ -51,6 +51,7 @@ from training.lora import merged
 from training.losses import actor_options
 from training.off_policy import correct
 from training.rows import Row
+from training.vision import vision_of
 
 Schedule = Literal["constant", "cosine"]
 
@@ -90,6 +91,7 @@ class Learner:
     ) -> None:
         self.settings = settings
         self._model_dir = model_dir
+        self._vision = vision_of(model_dir)
         torch.set_num_threads(settings.threads)
         rank, alpha = settings.lora
         if rank:
@@ -141,7 +143,7 @@ class Learner:
         return self._scored(rows)
 
     def _scored(self, rows: Sequence[Row], **how: bool) -> list[list[float]]:
-        batch = self._sized(sft_batch(rows), rows)
+        batch = self._sized(sft_batch(rows, vision=self._vision), rows)
         tensordict_utils.assign_non_tensor(batch, compute_loss=False, **how)
         scored = tensordict_utils.get(self._worker.infer_batch(batch), "log_probs")
         # veRL's entry i is about token i + 1.
@@ -171,7 +173,7 @@ class Learner:
         return self._summary(steps) | found
 
     def _batch(self, part: Sequence[Row], advantages: Mapping[str, float]) -> TensorDict:
-        batch = self._sized(rl_batch(part, advantages, self.settings.weighting), part)
+        batch = self._sized(rl_batch(part, advantages, self.settings.weighting, self._vision), part)
         if self.settings.entropy_coef:
             tensordict_utils.assign_non_tensor(batch, calculate_entropy=True)
         return batch
@@ -198,7 +200,7 @@ class Learner:
         if not (folder / "config.json").is_file():
             raise ConfigError(f"reference_model: {folder} is no Hugging Face folder; it has no config.json")
         reference = Learner(folder, self.settings.model_copy(update={"lora_rank": 0, "lora_alpha": None}))
-        ours, its = (each._worker.model_config.hf_config.vocab_size for each in (self, reference))
+        ours, its = (each._worker.model_config.hf_config.get_text_config().vocab_size for each in (self, reference))
         if ours != its:
             raise ConfigError(f"reference_model: {folder} has {its} tokens and the policy {ours}; their ids must agree")
         return reference
@@ -236,7 +238,7 @@ class Learner:
         """One optimizer step of cross entropy on the rows' trained tokens; `loss` is its mean per token (nats), as
         `weighting` weighs them."""
         self._worker.set_loss_fn(_cross_entropy)
-        numbers = self._optimize(self._sized(sft_batch(rows, self.settings.weighting), rows))
+        numbers = self._optimize(self._sized(sft_batch(rows, self.settings.weighting, self._vision), rows))
         self._worker.engine.lr_scheduler_step()
         return numbers
 

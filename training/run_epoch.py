@@ -33,6 +33,7 @@ from training.process import write_result
 from training.rows import Row
 from training.rows import RowReport
 from training.rows import build_rows
+from training.vision import vision_of
 
 if TYPE_CHECKING:
     from training.learner import Learner
@@ -141,14 +142,21 @@ def _adapter(rank: int, alpha: int) -> str:
 
 def _rows(job: TrainJob, rollouts: list[dict[str, Any]]) -> tuple[list[Row], RowReport]:
     counting = {rollout["rollout"] for rollout in rollouts if why_excluded(rollout) is None}
-    calls = (call for path in job.calls for call in read_calls(path) if call["rollout"] in counting)
+    calls = (_placed(call, path) for path in job.calls for call in read_calls(path) if call["rollout"] in counting)
+    vision = vision_of(Path(job.base_model))
     return build_rows(
         calls,
         max_row_tokens=job.settings.max_row_tokens,
         weight_version=job.weight_version,
         max_staleness=job.settings.max_staleness,
         leave_out=job.settings.leave_out,
+        unseen=vision.why_not if vision else None,
     )
+
+
+def _placed(call: dict[str, Any], path: str) -> dict[str, Any]:
+    """The call with the places of its images, which lie beside the calls file under their hashes."""
+    return call | {"images": [f"{path.rpartition('/')[0]}/images/{name}" for name in call["images"] or ()]}
 
 
 def _update(
