@@ -6,14 +6,22 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from tensordict import NonTensorData
+from tensordict import NonTensorStack
 from tensordict import TensorDict
 
 from training.job import Weighting
 from training.losses import row_weights
 from training.rows import Row
+from training.vision import Vision
 
 
-def rl_batch(rows: Sequence[Row], advantages: Mapping[str, float], weighting: Weighting = "token") -> TensorDict:
+def rl_batch(
+    rows: Sequence[Row],
+    advantages: Mapping[str, float],
+    weighting: Weighting = "token",
+    vision: Vision | None = None,
+) -> TensorDict:
     """A batch for veRL's PPO loss, of shape (rows,), as every batch with `scored`: whether a token's log-probability is
     wanted.
 
@@ -31,6 +39,7 @@ def rl_batch(rows: Sequence[Row], advantages: Mapping[str, float], weighting: We
         more["ref_log_prob"] = _nested([r[s:] for r, s in zip(references, starts, strict=True)], torch.float32)
     return _batch(
         rows,
+        vision,
         prompts=_nested([row.ids[:start] for row, start in zip(rows, starts, strict=True)], torch.int64),
         responses=_nested([row.ids[start:] for row, start in zip(rows, starts, strict=True)], torch.int64),
         response_mask=mask,
@@ -65,24 +74,30 @@ def share(batch: TensorDict, rank: int, world: int) -> TensorDict:
     return part
 
 
-def sft_batch(rows: Sequence[Row], weighting: Weighting = "token") -> TensorDict:
+def sft_batch(rows: Sequence[Row], weighting: Weighting = "token", vision: Vision | None = None) -> TensorDict:
     """A batch for veRL's SFT loss and for scoring, of shape (rows,); `loss_mask` runs along the whole row and holds the
     token's weight in the loss."""
     weights = row_weights(rows, weighting)
     masks = [[weight * bit for bit in row.mask] for row, weight in zip(rows, weights, strict=True)]
-    return _batch(rows, loss_mask=_nested(masks, torch.float32))
+    return _batch(rows, vision, loss_mask=_nested(masks, torch.float32))
 
 
-def _batch(rows: Sequence[Row], **tensors: torch.Tensor) -> TensorDict:
+def _batch(rows: Sequence[Row], vision: Vision | None, **tensors: torch.Tensor) -> TensorDict:
+    from verl.utils import tensordict_utils
+
     tensors["input_ids"] = _nested([row.ids for row in rows], torch.int64)
-    tensors["position_ids"] = _nested([range(len(row.ids)) for row in rows], torch.int64)
     tensors["scored"] = _nested([row.mask for row in rows], torch.bool)
-    batch = TensorDict(tensors, batch_size=[len(rows)])
+    if vision is None:
+        tensors["position_ids"] = _nested([range(len(row.ids)) for row in rows], torch.int64)
+        batch = TensorDict(tensors, batch_size=[len(rows)])
+    else:
+        shown, positions = vision.inputs(rows)
+        tensors["position_ids"] = tensordict_utils.nested_tensor_from_tensor_list(positions, ragged_idx=2)
+        batch = TensorDict(tensors, batch_size=[len(rows)])
+        batch["multi_modal_inputs"] = NonTensorStack(*map(NonTensorData, shown))
     temperatures = [row.temperature for row in rows]
     if len(set(temperatures)) == 1:
         # A number lets veRL skip a copy of all logits where it is 1.
-        from verl.utils import tensordict_utils
-
         tensordict_utils.assign_non_tensor(batch, temperature=temperatures[0])
     else:
         batch["temperature"] = torch.tensor(temperatures)

@@ -1,19 +1,20 @@
 """Checkpoints on disk, and the Hugging Face folder that the policy server loads.
 
-    <checkpoint_dir>/epoch-0003/trainer/     what veRL needs to go on: weights, optimizer, scheduler, random state
-                               /hf/          the same weights as a Hugging Face folder, tokenizer included
-                               /state.json   epoch, seed, weight version
+    <checkpoint_dir>/epoch-0003/trainer/     what veRL needs to go on: weights or adapter, optimizer, scheduler
+                               /hf/          the weights as a Hugging Face folder, tokenizer included
+                               /state.json   epoch, seed, rank and alpha of the adapter
     <checkpoint_dir>/latest.json             names the newest whole checkpoint
     <checkpoint_dir>/best.json               names the best on the held-out tasks, where the flow measured several
 
 A checkpoint is written under a temporary name and renamed when it is whole; `latest.json` follows last, so a crash at
-any moment leaves the one before in place. The order of the data needs no file: it is drawn from (seed, epoch). veRL's
-files are pickles: load only checkpoints that you wrote.
+any moment leaves the one before in place. The order of the data needs no file: it is drawn from (seed, epoch). Files
+of `trainer/` are pickles: load only checkpoints that you wrote.
 """
 
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from typing import Protocol
@@ -22,12 +23,14 @@ import torch
 import torch.distributed as dist
 from transformers import AutoConfig
 from transformers import AutoModelForCausalLM
+from transformers import AutoModelForImageTextToText
 
 from proxy_addons.errors import ConfigError
 from proxy_addons.errors import InfrastructureError
 from training.cpu_platform import rank
 from training.job import BEST
 from training.rows import Row
+from training.vision import vision_of
 
 PROBE_TOKENS = 256
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1}
@@ -122,30 +125,42 @@ def export(learner: Trained, base_model: Path, folder: Path, dtype: torch.dtype,
     The folder is loaded again and must give the trainer's log-probabilities on `probe`, with every weight present.
     Raises InfrastructureError if it does not.
     """
-    ids = list(probe.ids[:PROBE_TOKENS])
-    short = Row("probe", "probe", ids, [0, *[1] * (len(ids) - 1)], [0.0] * len(ids), (0,), (0,))
+    vision = vision_of(base_model)
+    short = _scored_whole(
+        vision.opening(probe, PROBE_TOKENS) if vision else replace(probe, ids=probe.ids[:PROBE_TOKENS])
+    )
     weights, trained = learner.state_dict(), learner.log_probs([short])[0][1:]
     if rank() != 0:
         return
-    config = AutoConfig.from_pretrained(base_model)
-    model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    auto = AutoModelForImageTextToText if vision else AutoModelForCausalLM
+    model = auto.from_config(AutoConfig.from_pretrained(base_model), dtype=dtype)
     model.load_state_dict(weights)
     model.save_pretrained(folder)
     for file in base_model.iterdir():
         if file.is_file() and file.name != "config.json" and not file.name.endswith(_WEIGHTS):
             shutil.copy2(file, folder / file.name)
-    _verify(folder, dtype, ids, torch.tensor(trained))
+    loaded: Any = auto.from_pretrained(folder, dtype="auto", output_loading_info=True)
+    inputs: dict[str, Any] = {"input_ids": torch.tensor([list(short.ids)])}
+    if vision:
+        (shown,), (positions,) = vision.inputs([short])
+        inputs |= {**shown, "position_ids": positions[:, None]}
+    _verify(folder, dtype, loaded, inputs, torch.tensor(trained))
 
 
-def _verify(folder: Path, dtype: torch.dtype, ids: list[int], trained: torch.Tensor) -> None:
-    loaded: Any = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", output_loading_info=True)
+def _scored_whole(row: Row) -> Row:
+    """The row to be scored at temperature 1, all of it."""
+    ones = [1] * (len(row.ids) - 1)
+    return replace(row, mask=[0, *ones], logprobs=[0.0] * len(row.ids), temperature=1.0, importance=None)
+
+
+def _verify(folder: Path, dtype: torch.dtype, loaded: Any, inputs: dict[str, Any], trained: torch.Tensor) -> None:
     model, info = loaded
     lost = {what: sorted(info[what]) for what in ("missing_keys", "unexpected_keys", "mismatched_keys") if info[what]}
     if lost or model.dtype != dtype:
         raise InfrastructureError(f"export {folder}: reloaded as {model.dtype} with {lost or 'all weights'}")
     with torch.no_grad():
-        logits = model.eval()(torch.tensor([ids])).logits[0, :-1].float()
-    served = logits.log_softmax(-1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
+        logits = model.eval()(**inputs).logits[0, :-1].float()
+    served = logits.log_softmax(-1).gather(1, inputs["input_ids"][0, 1:, None])[:, 0]
     gap = (served - trained).abs().max().item()
     if not gap <= TOLERANCE[dtype]:
         raise InfrastructureError(f"export {folder}: log-probabilities differ from the trainer's by {gap:.2g}")

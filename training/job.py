@@ -61,6 +61,12 @@ class Objective(_Frozen):
         default=None, min_length=1, description="Hugging Face folder of the reference model; empty: the run's own model"
     )
     entropy_coef: float = Field(default=0.0, ge=0, description="weight of the entropy bonus; 0: none")
+    lora_rank: int = Field(
+        default=0, ge=0, description="rank of the LoRA adapter that is trained instead of the weights; 0: none"
+    )
+    lora_alpha: int | None = Field(
+        default=None, ge=1, description="the adapter weighs lora_alpha / lora_rank; empty: twice the rank"
+    )
     max_staleness: int = Field(
         default=1, ge=0, description="a row whose oldest token was sampled more versions of the weights ago is refused"
     )
@@ -86,6 +92,8 @@ class Objective(_Frozen):
             )
         if self.reference_model is not None and not self.kl_coef:
             raise ValueError("reference_model is read for the KL term only; set kl_coef or leave it out")
+        if self.lora_alpha is not None and not self.lora_rank:
+            raise ValueError("lora_alpha is the weight of a LoRA adapter; set lora_rank or leave it out")
         if self.rollout_is is not None and self.old_policy == "recorded":
             raise ValueError(
                 "rollout_is would correct twice: with old_policy 'recorded' the ratio itself is to the recorded policy;"
@@ -99,6 +107,11 @@ class Objective(_Frozen):
                 " set it above 1"
             )
         return self
+
+    @property
+    def lora(self) -> tuple[int, int]:
+        """Rank and alpha of the adapter; both 0 if there is none."""
+        return self.lora_rank, self.lora_alpha or 2 * self.lora_rank
 
 
 class TrainSettings(Objective):

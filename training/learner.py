@@ -24,7 +24,12 @@ from typing import Literal
 import numpy as np
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from tensordict import TensorDict
+from torch.distributed.checkpoint.state_dict import StateDictOptions
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
+from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.distributed.checkpoint.state_dict import set_state_dict
 from verl.trainer.config import CheckpointConfig
 from verl.utils import tensordict_utils
 from verl.workers.config import FSDPActorConfig
@@ -42,9 +47,11 @@ from training.batch import rl_batch
 from training.batch import sft_batch
 from training.batch import share
 from training.job import TrainSettings
+from training.lora import merged
 from training.losses import actor_options
 from training.off_policy import correct
 from training.rows import Row
+from training.vision import vision_of
 
 Schedule = Literal["constant", "cosine"]
 
@@ -66,7 +73,8 @@ def seed_everything(seed: int, step: int) -> None:
 
 
 class Learner:
-    """The weights in `model_dir` (a Hugging Face folder) with an optimizer.
+    """The weights in `model_dir` (a Hugging Face folder) with an optimizer, or with `lora_rank` those weights frozen
+    and an adapter with an optimizer. The adapter begins as nothing; `seed` draws the half of it that is not 0.
 
     `schedule` "cosine" rises for `warmup_steps` optimizer steps and falls until `total_steps`.
     """
@@ -76,13 +84,18 @@ class Learner:
         model_dir: Path,
         settings: TrainSettings,
         *,
+        seed: int = 0,
         schedule: Schedule = "constant",
         warmup_steps: int = 0,
         total_steps: int = 1,
     ) -> None:
         self.settings = settings
         self._model_dir = model_dir
+        self._vision = vision_of(model_dir)
         torch.set_num_threads(settings.threads)
+        rank, alpha = settings.lora
+        if rank:
+            seed_everything(seed, 0)
         engine = FSDPEngineConfig(
             strategy="fsdp2",
             model_dtype="fp32",
@@ -105,6 +118,8 @@ class Learner:
                 use_remove_padding=True,
                 enable_gradient_checkpointing=settings.gradient_checkpointing,
                 override_config={"attn_implementation": "sdpa"},
+                lora_rank=rank,
+                lora_alpha=alpha,
             ),
             engine_config=engine,
             optimizer_config=FSDPOptimizerConfig(
@@ -125,8 +140,11 @@ class Learner:
     def log_probs(self, rows: Sequence[Row]) -> list[list[float]]:
         """The policy's log-probability of each row's trained tokens, given those before and at the row's temperature;
         others get 0.0."""
-        batch = self._sized(sft_batch(rows), rows)
-        tensordict_utils.assign_non_tensor(batch, compute_loss=False)
+        return self._scored(rows)
+
+    def _scored(self, rows: Sequence[Row], **how: bool) -> list[list[float]]:
+        batch = self._sized(sft_batch(rows, vision=self._vision), rows)
+        tensordict_utils.assign_non_tensor(batch, compute_loss=False, **how)
         scored = tensordict_utils.get(self._worker.infer_batch(batch), "log_probs")
         # veRL's entry i is about token i + 1.
         return [[0.0, *values[:-1].tolist()] for values in scored.unbind()]
@@ -155,7 +173,7 @@ class Learner:
         return self._summary(steps) | found
 
     def _batch(self, part: Sequence[Row], advantages: Mapping[str, float]) -> TensorDict:
-        batch = self._sized(rl_batch(part, advantages, self.settings.weighting), part)
+        batch = self._sized(rl_batch(part, advantages, self.settings.weighting, self._vision), part)
         if self.settings.entropy_coef:
             tensordict_utils.assign_non_tensor(batch, calculate_entropy=True)
         return batch
@@ -164,20 +182,25 @@ class Learner:
         """The rows with what the loss needs to know of them before the first step, and what was found out."""
         settings = self.settings
         if settings.kl_coef:
-            scores = self._reference().log_probs(rows)
+            scores = self._reference_log_probs(rows)
             rows = [replace(row, reference=own) for row, own in zip(rows, scores, strict=True)]
         if settings.old_policy == "recorded" and settings.rollout_rs is None:
             return rows, {}
         rows, found = correct(rows, self.log_probs(rows), settings)
         return rows, {"logprob_agreement": found.pop("logprob_agreement"), "off_policy": found}
 
+    def _reference_log_probs(self, rows: Sequence[Row]) -> list[list[float]]:
+        if self.settings.lora_rank and self.settings.reference_model is None:
+            return self._scored(rows, no_lora_adapter=True)
+        return self._reference().log_probs(rows)
+
     def _reference(self) -> "Learner":
         """The reference model, for as long as it is needed. Raises ConfigError if it cannot be that."""
         folder = Path(self.settings.reference_model or self._model_dir)
         if not (folder / "config.json").is_file():
             raise ConfigError(f"reference_model: {folder} is no Hugging Face folder; it has no config.json")
-        reference = Learner(folder, self.settings)
-        ours, its = (each._worker.model_config.hf_config.vocab_size for each in (self, reference))
+        reference = Learner(folder, self.settings.model_copy(update={"lora_rank": 0, "lora_alpha": None}))
+        ours, its = (each._worker.model_config.hf_config.get_text_config().vocab_size for each in (self, reference))
         if ours != its:
             raise ConfigError(f"reference_model: {folder} has {its} tokens and the policy {ours}; their ids must agree")
         return reference
@@ -215,28 +238,53 @@ class Learner:
         """One optimizer step of cross entropy on the rows' trained tokens; `loss` is its mean per token (nats), as
         `weighting` weighs them."""
         self._worker.set_loss_fn(_cross_entropy)
-        numbers = self._optimize(self._sized(sft_batch(rows, self.settings.weighting), rows))
+        numbers = self._optimize(self._sized(sft_batch(rows, self.settings.weighting, self._vision), rows))
         self._worker.engine.lr_scheduler_step()
         return numbers
 
     def save(self, folder: Path) -> None:
-        """Write weights, optimizer, scheduler and random state into `folder` (see `training.checkpoint`)."""
-        with _quiet():
-            self._worker.save_checkpoint(str(folder))
+        """Write what is trained, optimizer and scheduler into `folder` (see `training.checkpoint`), each process its
+        shards; any number of them may go on from there."""
+        dcp.save(self._state(), checkpoint_id=folder)
 
     def load(self, folder: Path) -> None:
-        """Go on from what `save` wrote. The learning rate stays this learner's own."""
-        with _quiet():
-            self._worker.load_checkpoint(str(folder))
+        """Go on from what `save` wrote. The learning rate stays this learner's own. Raises ConfigError if it is not."""
+        if not (folder / ".metadata").is_file():
+            raise ConfigError(f"resume: {folder} is of another version; start a new run with ../hf as the model")
         engine: Any = self._worker.engine
+        state = self._state()
+        dcp.load(state, checkpoint_id=folder)
+        set_state_dict(
+            engine.module,
+            engine.optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
+            options=StateDictOptions(strict=not self.settings.lora_rank),  # under an adapter the model is not in it
+        )
+        engine.lr_scheduler.load_state_dict(state["scheduler"])
         for group in engine.optimizer.param_groups:
             group["lr"] = group["initial_lr"] = self.settings.learning_rate
         engine.lr_scheduler.base_lrs = [self.settings.learning_rate] * len(engine.optimizer.param_groups)
 
+    def _state(self) -> dict[str, Any]:
+        """What changes as this learns, in the tensors themselves."""
+        engine: Any = self._worker.engine
+        # AdamW has no moments of what had no gradient yet; torch would make some by a step that it counts.
+        for parameter in engine.module.parameters():
+            if parameter.requires_grad and parameter not in engine.optimizer.state:
+                moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+                engine.optimizer.state[parameter] = {"step": torch.tensor(0.0), **moments}
+        options = StateDictOptions(ignore_frozen_params=True)
+        model, optimizer = get_state_dict(engine.module, engine.optimizer, options=options)
+        return {"model": model, "optimizer": optimizer, "scheduler": engine.lr_scheduler.state_dict()}
+
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """The float32 weights on the CPU, under their Hugging Face names."""
-        tensors, _ = self._worker.engine.get_per_tensor_param()
-        return {name: tensor.detach().cpu() for name, tensor in tensors}
+        """The float32 weights on the CPU, under their names in transformers, an adapter merged into them; nothing but
+        in the first process."""
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        weights: dict[str, torch.Tensor] = get_model_state_dict(self._worker.engine.module, options=options)
+        rank, alpha = self.settings.lora
+        return merged(weights, alpha / rank) if rank else weights
 
     def _sized(self, batch: TensorDict, rows: Sequence[Row]) -> TensorDict:
         longest = max(len(row.ids) for row in rows)

@@ -12,6 +12,7 @@ long or too old is refused whole. Everything refused is counted in calls and in 
 import json
 import math
 from collections import Counter
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -53,6 +54,8 @@ class Row:
     """Importance weight of each token (`off_policy`); None: 1."""
     reference: Sequence[float] | None = None
     """The reference model's log-probability of each token; None: no KL term."""
+    images: Sequence[str] = ()
+    """The images that the ids show, in order: their files without the extension."""
 
     @property
     def trained_tokens(self) -> int:
@@ -95,6 +98,7 @@ class _Draft:
     mask: list[int] = field(init=False)
     logprobs: list[float] = field(init=False)
     trained: list[tuple[int, int, int]] = field(default_factory=list)
+    images: Sequence[str] = ()  # of the prompt of the last trained call
     temperature: float | None = None
     poison: str | None = None
 
@@ -117,13 +121,15 @@ def build_rows(
     max_staleness: int = 0,
     need_logprobs: bool = True,
     leave_out: Collection[str] = SIDE_CALLS,
+    unseen: Callable[[Row], str | None] | None = None,
 ) -> tuple[list[Row], RowReport]:
     """The rows of all rollouts in `calls` (rows of `records.CALLS`), in the order of the calls.
 
     A row is refused if it has more than `max_row_tokens` tokens, or, where `weight_version` is given, if its oldest
     token was sampled more than `max_staleness` versions before that. `need_logprobs=False` is for SFT: calls without
     usable log-probabilities are trained, and the rows' `logprobs` are all 0.0. A call with a finding of `leave_out` is
-    not trained.
+    not trained. `unseen` says why a row's images cannot be shown to the policy; without it none can, and their calls
+    are refused.
     """
     report = RowReport()
     by_rollout: dict[str, list[Call]] = {}
@@ -131,13 +137,15 @@ def build_rows(
         by_rollout.setdefault(call["rollout"], []).append(call)
     rows = []
     for own in by_rollout.values():
-        for draft in _drafts(sorted(own, key=lambda c: c["call"]), need_logprobs, leave_out, report):
+        for draft in _drafts(sorted(own, key=lambda c: c["call"]), need_logprobs, leave_out, unseen is None, report):
             row = _finish(draft, own[0])
             reason = None
             if len(row.ids) > max_row_tokens:
                 reason = "row_too_long"
             elif weight_version is not None and weight_version - row.weight_version > max_staleness:
                 reason = "stale"
+            elif unseen is not None:
+                reason = unseen(row)
             if reason is None:
                 rows.append(row)
                 report.rows += 1
@@ -148,7 +156,9 @@ def build_rows(
     return rows, report
 
 
-def _drafts(calls: list[Call], need_logprobs: bool, leave_out: Collection[str], report: RowReport) -> list[_Draft]:
+def _drafts(
+    calls: list[Call], need_logprobs: bool, leave_out: Collection[str], blind: bool, report: RowReport
+) -> list[_Draft]:
     """The chains of one rollout that have something to train. A rollout whose record is broken has none."""
     drafts: list[_Draft] = []
     # Where each call's prompt and sampled tokens stand: the first `end` ids of a draft, which only ever grows.
@@ -173,8 +183,9 @@ def _drafts(calls: list[Call], need_logprobs: bool, leave_out: Collection[str], 
             report.prefix_breaks += ok and parent is not None and not whole
         draft.tail = call["call"]
         draft.poison = draft.poison or min(POISON.intersection(call["findings"] or ()), default=None)
-        reason = _why_not(call, draft, need_logprobs, leave_out)
+        reason = _why_not(call, draft, need_logprobs, leave_out, blind)
         if reason is None:
+            draft.images = call.get("images") or ()
             draft.append(sampled, call["sampled_logprobs"] if need_logprobs else [0.0] * len(sampled))
             draft.trained.append((call["call"], len(sampled), call["weight_version"] or 0))
         else:
@@ -184,7 +195,7 @@ def _drafts(calls: list[Call], need_logprobs: bool, leave_out: Collection[str], 
     return [draft for draft in drafts if draft.trained]
 
 
-def _why_not(call: Call, draft: _Draft, need_logprobs: bool, leave_out: Collection[str]) -> str | None:
+def _why_not(call: Call, draft: _Draft, need_logprobs: bool, leave_out: Collection[str], blind: bool) -> str | None:
     """Why the tokens of `call`, about to be added to `draft`, cannot be trained; None if they can."""
     ids, logprobs = call["sampled_ids"], call["sampled_logprobs"] or []
     findings = frozenset(call["findings"] or ())
@@ -198,8 +209,8 @@ def _why_not(call: Call, draft: _Draft, need_logprobs: bool, leave_out: Collecti
         return "ids_missing"
     if not draft.ids:
         return "no_prompt"
-    if call.get("images"):
-        return "images_in_prompt"  # the learner has no pixel values for their tokens
+    if blind and call.get("images"):
+        return "images_in_prompt"  # there are no pixel values for their tokens
     if not need_logprobs:
         return None
     if unusable := sorted(findings & FATAL):
@@ -237,4 +248,5 @@ def _finish(draft: _Draft, call: Call) -> Row:
         calls=tuple(number for number, _, _ in draft.trained),
         versions=tuple(version for _, _, version in draft.trained),
         temperature=draft.temperature or 1.0,
+        images=tuple(draft.images),
     )

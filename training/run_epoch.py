@@ -33,6 +33,7 @@ from training.process import write_result
 from training.rows import Row
 from training.rows import RowReport
 from training.rows import build_rows
+from training.vision import vision_of
 
 if TYPE_CHECKING:
     from training.learner import Learner
@@ -58,7 +59,7 @@ class InHand:
         if learner is None:
             from training.learner import Learner  # veRL fixes its device when it is imported
 
-            learner = Learner(Path(job.base_model), job.settings)
+            learner = Learner(Path(job.base_model), job.settings, seed=job.seed)
             if job.resume is not None:
                 learner.load(Path(job.resume) / "trainer")
         return learner
@@ -127,23 +128,35 @@ def _check_resume(job: TrainJob, state: dict[str, Any]) -> None:
         raise ConfigError(
             f"resume: {job.resume} already holds epoch {state['epoch']}; job epoch {job.epoch} would train twice"
         )
-    if (before := state.get("processes", 1)) != job.settings.processes:
+    before, now = (_adapter(*lora) for lora in (state.get("lora", (0, 0)), job.settings.lora))
+    if before != now:
         raise ConfigError(
-            f"resume: {job.resume} is of {before} processes and this job of {job.settings.processes}; "
-            "go on with as many, or start a new run with its hf folder as the model"
+            f"resume: {job.resume} trained {before} and this job trains {now}; go on with the same, or start a new run"
+            " with its hf folder as the model"
         )
+
+
+def _adapter(rank: int, alpha: int) -> str:
+    return f"a LoRA adapter of rank {rank} and alpha {alpha}" if rank else "all weights"
 
 
 def _rows(job: TrainJob, rollouts: list[dict[str, Any]]) -> tuple[list[Row], RowReport]:
     counting = {rollout["rollout"] for rollout in rollouts if why_excluded(rollout) is None}
-    calls = (call for path in job.calls for call in read_calls(path) if call["rollout"] in counting)
+    calls = (_placed(call, path) for path in job.calls for call in read_calls(path) if call["rollout"] in counting)
+    vision = vision_of(Path(job.base_model))
     return build_rows(
         calls,
         max_row_tokens=job.settings.max_row_tokens,
         weight_version=job.weight_version,
         max_staleness=job.settings.max_staleness,
         leave_out=job.settings.leave_out,
+        unseen=vision.why_not if vision else None,
     )
+
+
+def _placed(call: dict[str, Any], path: str) -> dict[str, Any]:
+    """The call with the places of its images, which lie beside the calls file under their hashes."""
+    return call | {"images": [f"{path.rpartition('/')[0]}/images/{name}" for name in call["images"] or ()]}
 
 
 def _update(
@@ -158,7 +171,7 @@ def _update(
         folder = save_checkpoint(
             learner,
             Path(job.checkpoint_dir),
-            {"epoch": job.epoch, "seed": job.seed, "processes": job.settings.processes},
+            {"epoch": job.epoch, "seed": job.seed, "lora": job.settings.lora},
             base_model=Path(job.base_model),
             dtype=getattr(torch, job.settings.dtype),
             probe=rows[0],

@@ -1,5 +1,6 @@
 """A very small policy on disk, and a learner of it."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
@@ -10,6 +11,7 @@ from transformers import Qwen3ForCausalLM
 
 from training.cpu_platform import select_device
 from training.job import TrainSettings
+from training.rows import Row
 
 if TYPE_CHECKING:
     from training.learner import Learner
@@ -42,6 +44,11 @@ def make_learner(folder: Path, **settings: Any) -> "Learner":
     from training.learner import Learner
 
     return Learner(folder, TrainSettings(threads=1, device="cpu", **settings))
+
+
+def whole(row: Row) -> Row:
+    """The row with all of its tokens trained, for a learner scores no other."""
+    return replace(row, mask=[0, *[1] * (len(row.ids) - 1)])
 
 
 def hf_log_probs(folder: Path, ids: list[int], temperature: float = 1.0) -> list[float]:

@@ -13,6 +13,7 @@ from proxy_addons.errors import ConfigError
 from tests.support.policy import hf_log_probs
 from tests.support.policy import make_learner
 from tests.support.policy import save_policy
+from tests.support.policy import whole
 from training.rows import Row
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def test_scores_are_those_of_transformers_for_rows_of_any_length(folder: Path, l
     rows = [
         row(folder, "a", list(range(n)), [5, 6, 7], temperature) for n, temperature in ((3, 1.0), (40, 0.5), (9, 2.0))
     ]
-    rows.append(replace(rows[1], mask=[0, *[1] * 42]))
+    rows.append(whole(rows[1]))
     for one, scores in zip(rows, learner.log_probs(rows), strict=True):
         theirs = hf_log_probs(folder, list(one.ids), one.temperature)
         selected = [score if bit else 0.0 for score, bit in zip(theirs, one.mask, strict=True)]

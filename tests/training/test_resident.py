@@ -54,18 +54,19 @@ class Alone:
     """Two recorded epochs, and the weights after each in processes of their own."""
 
     folder: Path
+    settings: dict[str, Any]
     epochs: list[dict[str, Any]]
     weights: list[str]
 
 
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Alone:
+@pytest.fixture(scope="module", params=[{}, {"lora_rank": 4, "kl_coef": 0.1}], ids=["weights", "adapter"])
+def alone(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Alone:
     folder = tmp_path_factory.mktemp("alone")
     base = save_policy(folder / "base")
     epochs = [record(folder, base, epoch, [1.0, 0.0, 0.5, 0.0]) for epoch in (1, 2)]
-    first = train(folder, epochs[0], folder / "anew", None)
-    second = train(folder, epochs[1], folder / "anew", first["checkpoint"])
-    return Alone(folder, epochs, [weights(first), weights(second)])
+    first = train(folder, epochs[0], folder / "anew", None, **request.param)
+    second = train(folder, epochs[1], folder / "anew", first["checkpoint"], **request.param)
+    return Alone(folder, SETTINGS | request.param, epochs, [weights(first), weights(second)])
 
 
 def job(alone: Alone, folder: Path, epoch: int, resume: str | None) -> dict[str, Any]:
@@ -75,7 +76,7 @@ def job(alone: Alone, folder: Path, epoch: int, resume: str | None) -> dict[str,
         "seed": 7,
         "checkpoint_dir": str(folder / "stays"),
         "result": str(folder / "stays.json"),
-        "settings": SETTINGS,
+        "settings": alone.settings,
     }
 
 
