@@ -47,7 +47,7 @@ from proxy_addons.wire import Connections
 LOOPBACK = "127.0.0.1"
 IDLE_TIMEOUT_S = 3600
 GARBAGE = 20_000
-"""Objects made and not freed, some twenty calls' worth, before the collector looks at them (Python's own: 700)."""
+"""Objects made and not freed before the collector looks at them (Python's own: 700)."""
 PROBE = Message("user", "Write one line about the weather, in any language, and then stop.")
 
 

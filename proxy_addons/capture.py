@@ -112,7 +112,7 @@ class Capture:
 
 
 def _response(answer: Answer) -> http.Response:
-    """The answer for mitmproxy, which by `Response.make` would take twice as long to build."""
+    """The answer for mitmproxy. (`Response.make` takes half as long again: 59 and 40 µs.)"""
     stream = answer.content_type == STREAM_HEADERS["content-type"]
     headers = {**(STREAM_HEADERS if stream else {"content-type": answer.content_type})}
     headers["content-length"] = str(len(answer.body))

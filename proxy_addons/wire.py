@@ -1,7 +1,6 @@
 """HTTP/1.1 to the policy servers: connections that are kept, and no more of a client than a call needs.
 
-With aiohttp's client a call's trip to the engine took 0.28 to 0.35 ms of CPU, with this 0.11 to 0.17: a quarter of all
-that the proxy may use for it.
+With aiohttp's client a call's trip to the engine took 0.27 to 0.41 ms of CPU, with httptools 0.11 to 0.18.
 """
 
 import asyncio
