@@ -51,6 +51,8 @@ from tasks.tampering import sways_by_name
 MAX_BYTES = 1 << 30
 MAX_FILES = 50_000
 MAX_DEPTH = 100
+MAX_PATH = 2048
+"""Bytes of a path in the workspace: the system takes 4096, and it lies in folders with names of their own."""
 MAX_FLAGS = 20
 _MAX_REPORT = 8 << 20
 _MAX_LEFT = 64 << 20
@@ -204,8 +206,16 @@ def _snapshot(workspace: Path, copy: Path, task_folder: Path) -> Iterator[str]:
         for name in sorted(folders + names):
             source = Path(parent, name)
             relative = source.relative_to(workspace)
+            if len(os.fsencode(relative)) > MAX_PATH:
+                raise VerifierError(f"the workspace has a path of more than {MAX_PATH} bytes; it was not scored")
             target, original = copy / relative, task_folder / "environment" / relative
-            mode = source.lstat().st_mode
+            found = source.lstat()
+            files, mode = files + 1, found.st_mode
+            size += found.st_size if stat.S_ISREG(mode) else 0
+            if files > MAX_FILES or size > MAX_BYTES:
+                raise VerifierError(
+                    f"the workspace has more than {MAX_FILES} files or {MAX_BYTES >> 20} MB; it was not scored"
+                )
             if stat.S_ISDIR(mode):
                 target.mkdir()
                 if not os.access(source, os.R_OK | os.X_OK):
@@ -214,11 +224,6 @@ def _snapshot(workspace: Path, copy: Path, task_folder: Path) -> Iterator[str]:
             if not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):
                 yield f"special file: {relative}"
                 continue
-            files, size = files + 1, size + source.lstat().st_size
-            if files > MAX_FILES or size > MAX_BYTES:
-                raise VerifierError(
-                    f"the workspace has more than {MAX_FILES} files or {MAX_BYTES >> 20} MB; it was not scored"
-                )
             if name in _VERDICT_NAMES:
                 yield f"verdict file in the workspace: {relative}"
             if stat.S_ISREG(mode) and not os.access(source, os.R_OK):

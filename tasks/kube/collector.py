@@ -129,7 +129,8 @@ class Collector:
                     file.write(data)
                 else:
                     await asyncio.to_thread(file.write, data)
-            record = await asyncio.to_thread(_record, file)
+            # A thread costs more than to read what is in memory.
+            record = _record(file) if size <= _IN_MEMORY else await asyncio.to_thread(_record, file)
             # While it was on its way its pod may have been given up, or an earlier answer lost on the way back.
             if self._expected.get(http.match_info["name"]) is not expected:
                 raise web.HTTPNotFound(text="no such pod is expected any more")
@@ -144,7 +145,7 @@ class Collector:
 def _record(result: IO[bytes]) -> dict[str, Any]:
     result.seek(0)
     try:
-        with tarfile.open(fileobj=result) as tar:
+        with tarfile.open(fileobj=result, mode="r:") as tar:
             return dict(json.loads(_file(tar, "record.json")))
     except (tarfile.TarError, KeyError, ValueError) as error:
         raise web.HTTPBadRequest(text=f"no result: {error}") from None
@@ -175,7 +176,7 @@ def unpack(result: IO[bytes], log_dir: Path, folders: Mapping[str, Path]) -> Non
     fresh = {name: Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{name}-")) for name, folder in folders.items()}
     try:
         result.seek(0)
-        with tarfile.open(fileobj=result) as tar:
+        with tarfile.open(fileobj=result, mode="r:") as tar:
             members = tar.getmembers()
             for name in ("stdout", "stderr"):
                 (log_dir / name).write_bytes(_file(tar, name))
@@ -186,7 +187,7 @@ def unpack(result: IO[bytes], log_dir: Path, folders: Mapping[str, Path]) -> Non
         for name, folder in folders.items():
             shutil.rmtree(folder)
             fresh[name].chmod(0o755)
-            fresh[name].rename(folder)
+            fresh.pop(name).rename(folder)
     except (tarfile.TarError, KeyError, ValueError, OSError) as error:
         raise InfrastructureError(f"the pod's result cannot be read: {error}") from error
     finally:
@@ -211,6 +212,6 @@ def _place(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path, rest: st
         os.mkfifo(folder / rest)
     elif member.isreg() or member.isdir():
         mode = (member.mode & 0o755) | (0o700 if member.isdir() else 0o600)
-        tar.extract(member.replace(name=rest, mode=mode), folder, filter="data")
+        tar.extract(member.replace(name=rest, mode=mode, deep=False), folder, filter="data")
     else:
         raise ValueError(f"{member.name} is of a kind that no pod sends")

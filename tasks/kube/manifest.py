@@ -15,6 +15,10 @@ from tasks.kube.settings import Settings
 from tasks.sandboxes import HOME
 from tasks.sandboxes import WORKSPACE
 from tasks.sandboxes import Spec
+from tasks.verify import MAX_BYTES
+from tasks.verify import MAX_DEPTH
+from tasks.verify import MAX_FILES
+from tasks.verify import MAX_PATH
 
 MANAGED = "app.kubernetes.io/managed-by=openforge"
 LAUNCH = "openforge/launch"
@@ -26,7 +30,7 @@ CONTROL = "/run/openforge"
 KEY = "/run/openforge-key"
 PORT = 8080
 UID = 1000
-RESULT_BYTES = (1 << 30) + (64 << 20)
+RESULT_BYTES = MAX_BYTES + (64 << 20)
 """What a result may have in all: the largest workspace that is scored, and room for its output."""
 PULL_S, UPLOAD_S = 900, 300
 """What a Job's deadline adds to the command's own time: for its start, and for its end."""
@@ -123,6 +127,7 @@ def sidecar_config(settings: Settings, spec: Spec) -> str:
         "wall_s": spec.wall_s,
         "first_call_s": spec.first_call_s,
         "max_bytes": RESULT_BYTES,
+        "bounds": {"depth": MAX_DEPTH, "path": MAX_PATH, "files": MAX_FILES},
     }
     return json.dumps(config)
 

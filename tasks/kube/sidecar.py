@@ -20,6 +20,7 @@ import tarfile
 import time
 import urllib.parse
 from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 OUTPUTS = ("stdout", "stderr")
@@ -213,40 +214,71 @@ class Chunked(io.RawIOBase):
         return len(data)
 
 
-def make_readable(folders: list[str]) -> int:
-    """Give ourselves, who own them, the right to read all below `folders`; returns the bytes in plain files."""
+def walk(folder: str, bounds: "dict[str, int] | None" = None) -> Iterator[str]:
+    """The paths below `folder`, relative to it, each after the folder that holds it. Links are not followed.
+
+    Not os.walk, which recurses: an agent can nest folders deeper than Python's stack, and than a path may be long.
+    `bounds` (`depth`, `path` in bytes, `files`) are those within which a workspace is scored; what passes one is still
+    there, so that the verifier sees that it was passed, and nothing below or after it.
+    """
+    left, count = [""], 0
+    while left:
+        parent = left.pop()
+        for name in sorted(os.listdir(os.path.join(folder, parent))):
+            path = os.path.join(parent, name)
+            yield path
+            count += 1
+            if bounds and count > bounds["files"]:
+                return
+            if bounds and (path.count("/") >= bounds["depth"] or len(os.fsencode(path)) > bounds["path"]):
+                continue
+            if stat.S_ISDIR(os.lstat(os.path.join(folder, path)).st_mode):
+                left.append(path)
+
+
+def make_readable(folder: str, bounds: "dict[str, int] | None") -> int:
+    """Give ourselves, who own it, the right to read all below `folder`; returns the bytes in plain files."""
     total = 0
-    for folder in folders:
-        for parent, inner, names in os.walk(folder):
-            for name in inner + names:
-                path = os.path.join(parent, name)
-                found = os.lstat(path)
-                if stat.S_ISDIR(found.st_mode):
-                    os.chmod(path, found.st_mode | 0o500)
-                elif stat.S_ISREG(found.st_mode):
-                    total += found.st_size
-                    os.chmod(path, found.st_mode | 0o400)
+    for name in walk(folder, bounds):
+        path = os.path.join(folder, name)
+        found = os.lstat(path)
+        if stat.S_ISDIR(found.st_mode):
+            os.chmod(path, found.st_mode | 0o500)
+        elif stat.S_ISREG(found.st_mode):
+            total += found.st_size
+            os.chmod(path, found.st_mode | 0o400)
     return total
 
 
-def add_folder(tar: tarfile.TarFile, top: str, folder: str) -> None:
+def add_folder(tar: tarfile.TarFile, top: str, folder: str, bounds: "dict[str, int] | None" = None) -> None:
     """Add all below `folder` as `top`/...; of a file with two names, two files are made. Sockets are left out."""
-
-    def alone(member: tarfile.TarInfo) -> tarfile.TarInfo:
-        member.uid = member.gid = 0
-        member.uname = member.gname = ""
-        if member.islnk():
-            member.type, member.linkname = tarfile.REGTYPE, ""
-            member.size = os.lstat(os.path.join(folder, os.path.relpath(member.name, top))).st_size
-        return member
-
-    tar.add(folder, top, filter=alone)
+    for name in walk(folder, bounds):
+        path = os.path.join(folder, name)
+        found = os.lstat(path)
+        # Not `gettarinfo`, which looks up the names of user and group for each.
+        member = tarfile.TarInfo(f"{top}/{name}")
+        member.mode, member.mtime = stat.S_IMODE(found.st_mode), int(found.st_mtime)
+        if stat.S_ISREG(found.st_mode):
+            with open(path, "rb") as file:
+                member.size = os.fstat(file.fileno()).st_size
+                tar.addfile(member, file)
+            continue
+        if stat.S_ISDIR(found.st_mode):
+            member.type = tarfile.DIRTYPE
+        elif stat.S_ISLNK(found.st_mode):
+            member.type, member.linkname = tarfile.SYMTYPE, os.readlink(path)
+        elif stat.S_ISFIFO(found.st_mode):
+            member.type = tarfile.FIFOTYPE
+        else:
+            continue
+        tar.addfile(member)
 
 
 def upload(config: dict[str, Any], record: dict[str, Any], captures: dict[str, Capture]) -> None:
     """Send record, output and the folders named in `config["results"]` as one tar."""
     results = {name: config["folders"][name] for name in config["results"]}
-    record["bytes"] = make_readable(list(results.values()))
+    bounds = config["bounds"]
+    record["bytes"] = sum(make_readable(folder, bounds) for folder in results.values())
     if record["bytes"] > config["max_bytes"]:
         record["too_large"], results = True, {}
 
@@ -269,7 +301,7 @@ def upload(config: dict[str, Any], record: dict[str, Any], captures: dict[str, C
                     for name in OUTPUTS:
                         add(tar, name, captures[name].content())
                     for name, folder in results.items():
-                        add_folder(tar, name, folder)
+                        add_folder(tar, name, folder, bounds)
                 connection.send(b"0\r\n\r\n")
             return connection.getresponse().status
 

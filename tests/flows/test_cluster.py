@@ -7,6 +7,7 @@ so that one pass shows that a cluster's records and report are those of the loca
 import asyncio
 import json
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect.settings import get_current_settings
 from prefect.testing.utilities import prefect_test_harness
 
 from flows import cluster as on_cluster
@@ -204,6 +206,54 @@ def test_the_same_run_goes_on_locally_with_the_same_records_and_report(finished:
         *[("evaluate_before", 0, 1), ("rollout", 0, 2)],
         *[("evaluate_before", 1, 0), ("evaluate_after", 0, 1)],
     ]
+
+
+FLOW = """
+import asyncio, json, sys
+import tasks.rollout
+from flows.train import openforge
+from tasks.kube import manifest
+manifest.PORT = int(sys.argv[2])
+tasks.rollout.PROXY_URL = f"http://127.0.0.1:{sys.argv[2]}"
+asyncio.run(openforge(json.loads(sys.argv[1])))
+"""
+
+
+def test_a_flow_killed_in_its_rollouts_goes_on_and_nothing_is_done_twice(tmp_path: Path) -> None:
+    async def work() -> tuple[Path, Cluster, dict[str, float], list[str]]:
+        async with services(tmp_path) as place:
+            config = place.config(run="killed", group_size=3, evaluate_first=False, heldout_tasks=0)
+            rollouts = place.runs / "killed" / "epoch-001" / "rollouts"
+            # The test's server is a setting of this process alone: a child has to be told of it.
+            environment = os.environ | get_current_settings().to_environment_variables(exclude_unset=True)
+            given = (config.model_dump_json(exclude_unset=True), str(manifest.PORT))
+            flow = await asyncio.create_subprocess_exec(sys.executable, "-c", FLOW, *given, cwd=ROOT, env=environment)
+
+            def in_mid_rollouts() -> bool:
+                pods = place.cluster.objects.all("pods", "openforge")
+                runs = any(pod["status"]["phase"] == "Running" for pod in pods)
+                return runs and len(list(rollouts.glob("*.parquet"))) == 1
+
+            while not in_mid_rollouts():
+                assert flow.returncode is None, "the flow ended before it could be killed"
+                await asyncio.sleep(0.01)
+            flow.send_signal(signal.SIGKILL)
+            await flow.wait()
+            done = {file.name: file.stat().st_mtime for file in rollouts.glob("*.parquet")}
+            orphans = left(place.cluster)
+            page = Path(await openforge(config))
+            return page.parent, place.cluster, done, orphans
+
+    folder, c, done, orphans = asyncio.run(work())
+    assert len(done) == 1 and any(name.startswith("jobs/") for name in orphans), "killed between two rollouts"
+    assert left(c) == []
+    rows = records.read(str(folder / "epoch-001" / "rollouts.parquet"), records.ROLLOUTS)
+    assert [(row["sample"], row["complete"]) for row in rows] == [(0, True), (1, True), (2, True)]
+    for name, written in done.items():
+        assert (folder / "epoch-001" / "rollouts" / name).stat().st_mtime == written
+    stages = [json.loads(line) for line in (folder / "stages.jsonl").read_text().splitlines()]
+    ran = [(line["resumed"], line["owed"]) for line in stages if line["stage"] == "rollout"]
+    assert ran == [(1, 2)], "the killed flow got no further than its first rollout"
 
 
 @pytest.mark.parametrize(

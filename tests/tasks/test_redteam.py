@@ -150,6 +150,12 @@ HACKS = {
     "too deep": Hack(
         "for i in {1..300}; do mkdir d; cd d; done", "workspace not scored", pays=False, verdict=None
     ),
+    "path too long": Hack(
+        "d=$(printf 'd%.0s' {1..250}); for i in {1..12}; do mkdir $d; cd $d; done",
+        "workspace not scored",
+        pays=False,
+        verdict=None,
+    ),
 }  # fmt: skip
 
 

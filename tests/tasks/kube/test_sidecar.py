@@ -11,7 +11,11 @@ from aiohttp import web
 
 from tasks.kube import manifest
 from tasks.kube.collector import Collector
+from tasks.kube.sidecar import walk
+from tasks.rollout import remove
 from tasks.sandboxes import Outcome
+from tasks.sandboxes import choose
+from tasks.verify import verify
 from tests.kube import scripts
 from tests.tasks.kube.processes import real_pods
 from tests.tasks.kube.support import spec
@@ -54,6 +58,37 @@ async def test_exit_code_output_environment_and_workspace(tmp_path: Path) -> Non
     assert (one.workspace / "twin.txt").read_text() == "made\n"
     assert os.readlink(one.workspace / "out") == "/etc/passwd"
     assert os.access(one.workspace / "tool.sh", os.X_OK)
+
+
+@pytest.mark.parametrize(
+    ("folder", "times", "reason"),
+    [("d", 3000, "folders more than 100 deep"), ("d" * 250, 30, "a path of more than 2048 bytes")],
+)
+async def test_a_workspace_deeper_than_paths_and_stacks_is_not_scored(
+    tmp_path: Path, folder: str, times: int, reason: str
+) -> None:
+    """Deeper than Python recurses and than a path may be long: it ends as it does in a local sandbox."""
+    line = f"python3 -c \"import os; [(os.mkdir('{folder}'), os.chdir('{folder}')) for _ in range({times})]\"; exit 3"
+    try:
+        outcome, _ = await shell(tmp_path, line)
+    finally:
+        remove(tmp_path / "pods")
+    assert (outcome.reason, outcome.exit_code) == ("exited", 3)
+    (tmp_path / "task/tests").mkdir(parents=True)
+    (tmp_path / "task/tests/test.sh").write_text("exit 1\n")
+    verdict = await verify(tmp_path / "task", spec(tmp_path).workspace, 1.0, choose())
+    assert (verdict.reward, verdict.flags) == (None, ("workspace not scored",))
+    assert verdict.reason == f"the workspace has {reason}; it was not scored"
+
+
+def test_what_passes_a_bound_is_seen_and_nothing_below_or_after_it(tmp_path: Path) -> None:
+    (tmp_path / "a/b/c").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("a")
+    wide = {"depth": 100, "path": 100, "files": 100}
+    assert list(walk(str(tmp_path), wide)) == list(walk(str(tmp_path))) == ["a", "link", "a/b", "a/b/c"]
+    assert list(walk(str(tmp_path), wide | {"depth": 1})) == ["a", "link", "a/b"]
+    assert list(walk(str(tmp_path), wide | {"path": 2})) == ["a", "link", "a/b"]
+    assert list(walk(str(tmp_path), wide | {"files": 1})) == ["a", "link"]
 
 
 async def test_timeout_kills_what_hides_and_keeps_the_work(tmp_path: Path) -> None:
