@@ -95,6 +95,12 @@ class TrainingConfig(Objective):
         ge=2,
         description="tokens per forward pass; a longer row passes alone; changes speed and memory only",
     )
+    dtype: Literal["float32", "bfloat16"] = Field(
+        default="float32", description="of the forward pass and of the served weights; trained ones are float32"
+    )
+    gradient_checkpointing: bool = Field(
+        default=False, description="compute activations again for the backward pass: less memory, a third more work"
+    )
     keep_checkpoints: int = Field(default=2, ge=1, description="newest checkpoints kept; older ones are deleted")
     device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto", description="where to train; auto takes a GPU if there is one"

@@ -19,7 +19,6 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
-from typing import Literal
 
 import numpy as np
 import torch
@@ -30,13 +29,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.checkpoint.state_dict import set_state_dict
-from verl.trainer.config import CheckpointConfig
 from verl.utils import tensordict_utils
-from verl.workers.config import FSDPActorConfig
-from verl.workers.config import FSDPEngineConfig
-from verl.workers.config import FSDPOptimizerConfig
-from verl.workers.config import HFModelConfig
-from verl.workers.config import TrainingWorkerConfig
 from verl.workers.engine_workers import TrainingWorker
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.losses import sft_loss
@@ -48,20 +41,12 @@ from training.batch import sft_batch
 from training.batch import share
 from training.job import TrainSettings
 from training.lora import merged
-from training.losses import actor_options
 from training.off_policy import correct
 from training.rows import Row
 from training.vision import vision_of
-
-Schedule = Literal["constant", "cosine"]
-
-
-_SCHEDULES: dict[Schedule, dict[str, Any]] = {
-    # An update goes on where the one before stopped: no warm-up.
-    "constant": {},
-    # A fit in a few hundred steps: ease in, forget fast, and do not end at a rate of 0.
-    "cosine": {"min_lr_ratio": 0.1, "betas": (0.9, 0.95)},
-}
+from training.worker_config import Schedule
+from training.worker_config import actor_config
+from training.worker_config import worker_config
 
 
 def seed_everything(seed: int, step: int) -> None:
@@ -93,46 +78,10 @@ class Learner:
         self._model_dir = model_dir
         self._vision = vision_of(model_dir)
         torch.set_num_threads(settings.threads)
-        rank, alpha = settings.lora
-        if rank:
+        if settings.lora_rank:
             seed_everything(seed, 0)
-        engine = FSDPEngineConfig(
-            strategy="fsdp2",
-            model_dtype="fp32",
-            mixed_precision={"param_dtype": settings.dtype, "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
-            use_torch_compile=False,
-            use_dynamic_bsz=True,
-        )
-        self._actor = FSDPActorConfig(
-            strategy="fsdp2",
-            rollout_n=1,
-            use_dynamic_bsz=True,
-            fsdp_config=engine,
-            **actor_options(settings),
-        )
-        config = TrainingWorkerConfig(
-            model_type="language_model",
-            model_config=HFModelConfig(
-                path=str(model_dir),
-                load_tokenizer=False,
-                use_remove_padding=True,
-                enable_gradient_checkpointing=settings.gradient_checkpointing,
-                override_config={"attn_implementation": "sdpa"},
-                lora_rank=rank,
-                lora_alpha=alpha,
-            ),
-            engine_config=engine,
-            optimizer_config=FSDPOptimizerConfig(
-                lr=settings.learning_rate,
-                weight_decay=settings.weight_decay,
-                clip_grad=settings.clip_grad,
-                lr_scheduler_type=schedule,
-                lr_warmup_steps=warmup_steps,
-                total_training_steps=total_steps,
-                **_SCHEDULES[schedule],
-            ),
-            checkpoint_config=CheckpointConfig(),
-        )
+        self._actor = actor_config(settings)
+        config = worker_config(model_dir, settings, schedule, warmup_steps, total_steps)
         with _quiet():
             self._worker = TrainingWorker(config)
             self._worker.reset()

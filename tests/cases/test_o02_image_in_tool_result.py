@@ -228,7 +228,7 @@ async def test_o02_a_policy_that_sees_is_shown_the_images_in_order(seeing_model:
     assert message["content"] == "read a.png\n[image]\nand again\n[image]"
     assert [image["shown"] for image in message["images"]] == [True, True]
     assert len(list((tmp_path / "images").iterdir())) == 2
-    # The learner has no pixel values yet, so what was sampled after an image is refused, by that reason.
+    # For a learner that reads text only, what was sampled after an image is refused, by that reason.
     trained, report = build_rows(rows, max_row_tokens=1000)
     assert (trained, dict(report.refused)) == ([], {"images_in_prompt": 2})
 

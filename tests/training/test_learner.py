@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from proxy_addons.errors import ConfigError
 from tests.support.policy import hf_log_probs
 from tests.support.policy import make_learner
+from tests.support.policy import save_mixture
 from tests.support.policy import save_policy
 from tests.support.policy import whole
+from training.checkpoint import export
 from training.rows import Row
 
 if TYPE_CHECKING:
@@ -105,6 +108,29 @@ def test_micro_batches_do_not_change_the_gradient(folder: Path) -> None:
         for tokens in (7, 1000)
     ]
     assert norms[0] == pytest.approx(norms[1], rel=1e-4)
+
+
+def test_activations_computed_again_do_not_change_the_gradient(folder: Path) -> None:
+    rows = [row(folder, "a1", [1, 2], [3, 4])]
+    norms = [
+        make_learner(folder, gradient_checkpointing=again).update(rows, {"a1": 1.0}, seed=0, step=0)["grad_norm"]
+        for again in (False, True)
+    ]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-5)
+
+
+def test_a_mixture_of_experts_is_trained_and_exported(tmp_path: Path) -> None:
+    base = save_mixture(tmp_path / "base")
+    learner, rows = make_learner(base, learning_rate=1e-2), [row(base, "a1", [1, 2, 3], [10, 11])]
+    before, numbers = learner.log_probs(rows)[0], learner.update(rows, {"a1": 1.0}, seed=0, step=0)
+    assert numbers["logprob_agreement"]["mean"] < 1e-5
+    export(learner, base, tmp_path / "hf", torch.float32, rows[0])
+    after = hf_log_probs(tmp_path / "hf", list(rows[0].ids))
+    assert after == pytest.approx(learner.log_probs(rows)[0], abs=1e-5)
+    assert sum(after[3:]) > sum(before[3:])
+    one, two = (load_file(place / "model.safetensors") for place in (base, tmp_path / "hf"))
+    assert one.keys() == two.keys()
+    assert any(".experts." in name and not one[name].equal(two[name]) for name in one)
 
 
 def test_a_gradient_that_is_not_finite_moves_nothing(folder: Path, learner: "Learner") -> None:

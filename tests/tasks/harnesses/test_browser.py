@@ -137,7 +137,7 @@ async def test_a_site_is_solved_by_sight(
     assert [call["dialect"] for call in calls] == ["openai_chat"] * len(script)
     assert [call["parent_call"] for call in calls] == [None, *range(len(script) - 1)]
     assert {code for call in calls for code in call["findings"]} <= {"max_tokens_cut"}, calls
-    # The learner has no pixel values: every turn is refused, by that reason.
+    # For a learner that reads text only, every turn is refused, by that reason.
     rows, report = build_rows(calls, max_row_tokens=200_000)
     assert (rows, dict(report.refused)) == ([], {"images_in_prompt": len(script)})
 
