@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated
 from typing import Any
 from typing import Literal
+from typing import Self
 from typing import TypeVar
 from typing import get_args
 from urllib.parse import urlsplit
@@ -196,6 +197,9 @@ class RolloutConfig(Part):
     )
     rollout_timeout_s: int = Field(default=300, ge=5, description="seconds until a rollout is ended")
     retries: int = Field(default=2, ge=1, le=10, description="tries per rollout when our own machinery fails")
+    continue_cut: bool = Field(
+        default=False, description="a try that our own machinery cut is gone on with, where the harness can; local only"
+    )
     sandbox: Literal["auto", "runc", "bubblewrap"] = Field(
         default="auto", description="local sandbox; auto takes runc if it works; a cluster has Jobs instead"
     )
@@ -204,6 +208,12 @@ class RolloutConfig(Part):
         default=None, description="the model that judges tasks with a rubric; without one they are refused"
     )
     kubernetes: KubernetesConfig = KubernetesConfig()
+
+    @model_validator(mode="after")
+    def _cut_is_kept_here(self) -> Self:
+        if self.continue_cut and self.profile != "local":
+            raise ValueError("continue_cut: what a cut rollout left is kept on this machine only; use profile local")
+        return self
 
     @field_validator("run")
     @classmethod

@@ -207,6 +207,7 @@ async def open_session(config: Config, stand_in: StandIn | None = None) -> Async
             slots=Slots(config.concurrency),
             judge=judge,
             versions=versions,
+            continue_cut=config.continue_cut,
         )
         trainer = Trainer(run.path / "logs" / "train.log")
         stack.callback(trainer.stop)

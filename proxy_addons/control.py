@@ -28,6 +28,7 @@ from proxy_addons.hosts import MODEL_HOSTS
 from proxy_addons.hosts import check_hosts
 from proxy_addons.identity import Rollout
 from proxy_addons.ledger import Ledger
+from proxy_addons.ledger import carry_on
 from proxy_addons.ledger import compile_calls
 from proxy_addons.live import Limits
 from proxy_addons.live import Live
@@ -41,7 +42,8 @@ class Registration(BaseModel):
     """Body of `POST /rollouts`. `calls_path` is where the rollout's Parquet file goes; the ledger lies beside it.
 
     `allow_hosts` is what the rollout may reach through the egress port, `model_hosts` what is answered there by the
-    policy besides the hosts of the known model APIs: names, addresses, or `*.suffix`.
+    policy besides the hosts of the known model APIs: names, addresses, or `*.suffix`. `continues` is the id of a try
+    that was ended to be gone on with: its calls become the first ones of this rollout, and count in its limits.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -57,6 +59,7 @@ class Registration(BaseModel):
     limits: Limits = Limits()
     allow_hosts: list[str] = []
     model_hosts: list[str] = []
+    continues: str | None = None
 
 
 class Control:
@@ -75,6 +78,7 @@ class Control:
     ) -> None:
         """`template` is what `stability.describe` told of the rendering, `trusted` what sandboxes must trust (PEM)."""
         self._live = live
+        self._kept: dict[str, LiveRollout] = {}
         self._ledger = ledger
         self._gateway = gateway
         self._rendering = rendering
@@ -145,10 +149,24 @@ class Control:
             rollout = LiveRollout(identity, asked.harness, asked.key, asked.limits, ledger, trajectory)
             rollout.allow_hosts = check_hosts(asked.allow_hosts)
             rollout.model_hosts = check_hosts([*MODEL_HOSTS, *asked.model_hosts])
+            await self._take_over(rollout, asked.continues)
             self._live.add(rollout)
         except (ValidationError, ConfigError, ValueError) as error:
             return web.json_response({"error": str(error)}, status=400)
         return web.json_response({"rollout": identity.id}, status=201)
+
+    async def _take_over(self, rollout: LiveRollout, earlier_id: str | None) -> None:
+        """Go on with what an earlier try at this slot left, if it is asked to; else that goes. Raises ValueError."""
+        earlier = self._kept.pop(rollout.identity.slot, None)
+        if earlier_id is None:
+            if earlier is not None:
+                await asyncio.to_thread(earlier.ledger.unlink, True)
+            return
+        if earlier is None or earlier.identity.id != earlier_id:
+            raise ValueError(f"rollout {earlier_id} cannot be gone on with: it was not kept here")
+        await asyncio.to_thread(carry_on, earlier.ledger, rollout.ledger)
+        rollout.trajectory, rollout.findings = earlier.trajectory, earlier.findings
+        rollout.calls, rollout.sampled_tokens = earlier.calls, earlier.sampled_tokens
 
     async def _failure(self, http: web.Request) -> web.Response:
         """Answers when our side breaks under the rollout, or the rollout ends (`reason` null)."""
@@ -158,7 +176,9 @@ class Control:
         return web.json_response({"reason": await asyncio.shield(rollout.failure) or None})
 
     async def _end(self, http: web.Request) -> web.Response:
-        """Kill the key, stop what is still running, write the Parquet file, say what was recorded."""
+        """Kill the key, stop what is still running, write the Parquet file, say what was recorded.
+
+        With `keep` in the query, and any call answered, the next try at its slot may go on with it (`kept`)."""
         rollout = self._live.remove(http.match_info["id"])
         if rollout is None:
             return web.json_response({"error": "unknown rollout"}, status=404)
@@ -166,11 +186,17 @@ class Control:
         await self._ledger.append(rollout.ledger, {"kind": "end", "calls": rollout.calls})
         path = str(rollout.ledger.with_name(f"{rollout.ledger.name[1:].removesuffix('.ledger')}.parquet"))
         summary = await asyncio.to_thread(_write_calls, rollout, self._rendering, path)
-        return web.json_response(summary)
+        kept = "keep" in http.query and summary["answered"] > 0
+        if kept:
+            self._kept[rollout.identity.slot] = rollout
+        else:
+            await asyncio.to_thread(rollout.ledger.unlink, True)
+        return web.json_response(summary | {"kept": kept})
 
     async def _abandon(self, http: web.Request) -> web.Response:
         """Kill the keys of a run whose controller died. No file is written: those rollouts are owed again."""
         names = self._live.of_run(http.match_info["run"])
+        self._kept = {slot: each for slot, each in self._kept.items() if each.identity.run != http.match_info["run"]}
         await asyncio.gather(*(_stop(rollout) for name in names if (rollout := self._live.remove(name))))
         return web.json_response({"abandoned": names})
 
@@ -219,7 +245,6 @@ def _write_calls(rollout: LiveRollout, rendering: Rendering, path: str) -> dict[
         row["findings"] += review(row, rendering)
     findings = Counter(chain.from_iterable([*(row["findings"] for row in rows), rollout.findings]))
     records.write(path, records.table(rows, records.CALLS))
-    rollout.ledger.unlink(missing_ok=True)
     failure = rollout.failure.result() if rollout.failure.done() else ""
     return {
         "calls_path": path,

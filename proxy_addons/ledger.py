@@ -184,6 +184,17 @@ def read_ledger(path: Path) -> tuple[list[dict[str, Any]], bool]:
     return lines, not rest
 
 
+def carry_on(earlier: Path, path: Path) -> None:
+    """Let the ledger at `path`, not there yet, begin with the lines of an ended one but its end; that one goes."""
+    lines = earlier.read_bytes().removesuffix(b"\n").split(b"\n")[:-1]
+    with path.open("xb") as file:
+        file.writelines(line + b"\n" for line in lines)
+        file.flush()
+        os.fsync(file.fileno())
+    earlier.unlink()
+    sync_folder(path.parent)
+
+
 def compile_calls(path: Path, identity: dict[str, Any]) -> tuple[list[dict[str, Any]], bool]:
     """The `calls` rows of a rollout from its ledger, and whether the recording is complete.
 

@@ -115,11 +115,13 @@ ROLLOUTS = pa.schema(
         ("calls_path", pa.string()),
         ("findings", _strings),
         ("finding_counts", pa.string()),
+        ("continues", pa.int32()),
     ]
 )
 """`reward` null means no verdict; `error_class` is the name of a failure class or null; `complete` is false when the
 recording has a hole, and such a rollout is never trained. `group` is the prompt group: run, epoch and task. `findings`
-are codes of `findings.FINDINGS`; `finding_counts` (JSON text) says in how many calls each was found."""
+are codes of `findings.FINDINGS`; `finding_counts` (JSON text) says in how many calls each was found. `continues` is
+the try that this one went on with, null if it began afresh; calls, tokens and the rollout's time are then of both."""
 
 
 def table(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:

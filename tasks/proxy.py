@@ -70,8 +70,12 @@ class Proxy:
         limits: Limits,
         allow_hosts: Sequence[str] = (),
         model_hosts: Sequence[str] = (),
+        continues: Rollout | None = None,
     ) -> None:
-        """Make the rollout's key and prefix valid, and the hosts that it may ask for (see `proxy_addons.egress`)."""
+        """Make the rollout's key and prefix valid, and the hosts that it may ask for (see `proxy_addons.egress`).
+
+        `continues` is a try that was ended with `keep`: its calls are the first ones of this rollout's record.
+        """
         body = {
             "run": rollout.run,
             "epoch": rollout.epoch,
@@ -84,6 +88,7 @@ class Proxy:
             "limits": asdict(limits),
             "allow_hosts": list(allow_hosts),
             "model_hosts": list(model_hosts),
+            "continues": continues.id if continues else None,
         }
         await self._ask("POST", "/rollouts", json=body)
 
@@ -92,9 +97,11 @@ class Proxy:
         answer = await self._ask("GET", f"/rollouts/{rollout.id}/failure", timeout=None)
         return answer["reason"] or "the rollout was ended elsewhere"
 
-    async def end(self, rollout: Rollout) -> dict[str, Any]:
-        """Kill the key, write the calls file, and say what was recorded (see `control._write_calls`)."""
-        return await self._ask("DELETE", f"/rollouts/{rollout.id}", timeout=120)
+    async def end(self, rollout: Rollout, keep: bool = False) -> dict[str, Any]:
+        """Kill the key, write the calls file, and say what was recorded (see `control._write_calls`). With `keep` the
+        next try at its slot can go on with it."""
+        query = {"keep": "1"} if keep else {}
+        return await self._ask("DELETE", f"/rollouts/{rollout.id}", timeout=120, params=query)
 
     async def abandon(self, run: str) -> None:
         """Kill the keys of what a dead execution of `run` left here; those rollouts are owed again."""

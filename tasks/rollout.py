@@ -1,8 +1,8 @@
 """One slot of a group: a task, a harness, a sandbox, a recording, a verdict. A bad rollout is data, not a crash.
 
 A slot is filled by tries. A try that our own machinery broke (`InfrastructureError`) is followed by another, up to the
-run's limit; it never becomes a reward. Each try leaves two files, its calls and its row, both whole or not there, so
-that a run that was cut off knows what is still owed.
+run's limit; it never becomes a reward. With `continue_cut` the next one goes on with it (`tasks.cut`). Each try leaves
+two files, its calls and its row, both whole or not there, so that a run that was cut off knows what is still owed.
 """
 
 import asyncio
@@ -30,13 +30,19 @@ from proxy_addons.packing import has_calls
 from proxy_addons.packing import read_calls
 from tasks import steps
 from tasks import transcript
+from tasks.cut import WRITTEN_S
+from tasks.cut import Cut
+from tasks.cut import carry_sessions
+from tasks.cut import missing_calls
 from tasks.deadline import FINDING
 from tasks.deadline import Deadline
 from tasks.deadline import Overdue
 from tasks.deadline import late
 from tasks.git_history import fresh_workspace
 from tasks.harnesses import Harness
+from tasks.harnesses import Resumable
 from tasks.harnesses import end
+from tasks.harnesses import resumable
 from tasks.proxies import Proxies
 from tasks.proxy import Proxy
 from tasks.proxy import egress_env
@@ -78,6 +84,7 @@ class Arena:
     slots: Slots
     judge: Judge | None = None
     versions: Mapping[str, str] | None = None
+    continue_cut: bool = False
 
     def version(self, harness: Harness) -> str:
         """The harness's version."""
@@ -137,9 +144,10 @@ async def fill(slot: Slot, arena: Arena, deadline: Deadline | None = None) -> di
     of it is left running."""
     rollout = slot.rollout
     # The slot is held from try to try: what has begun is finished before anything new begins.
+    cut: Cut | None = None
     async with arena.slots.place(rollout.epoch), late(deadline) as overdue:
         while True:
-            row = await _try(slot, rollout, arena, overdue)
+            row, cut = await _try(slot, rollout, arena, overdue, cut)
             path = row_path(arena.folder, rollout)
             await asyncio.to_thread(records.write, str(path), records.table([row], records.ROLLOUTS))
             if row["error_class"] != "InfrastructureError" or rollout.try_ + 1 >= arena.tries:
@@ -147,8 +155,11 @@ async def fill(slot: Slot, arena: Arena, deadline: Deadline | None = None) -> di
             rollout = rollout.next_try()
 
 
-async def _try(slot: Slot, rollout: Rollout, arena: Arena, overdue: "asyncio.Future[str]") -> dict[str, Any]:
-    """One try, from registration to verdict, as a `rollouts` row."""
+async def _try(
+    slot: Slot, rollout: Rollout, arena: Arena, overdue: "asyncio.Future[str]", earlier: Cut | None
+) -> tuple[dict[str, Any], Cut | None]:
+    """One try, from registration to verdict, as a `rollouts` row. It goes on with `earlier`, if it can; returned too is
+    what the next try can go on with, if it was cut."""
     started = datetime.now(UTC)
     row: dict[str, Any] = {
         "schema_version": records.SCHEMA_VERSION,
@@ -165,6 +176,7 @@ async def _try(slot: Slot, rollout: Rollout, arena: Arena, overdue: "asyncio.Fut
         "harness_version": arena.version(slot.harness),
         "sandbox": arena.sandbox.name,
         "started_at": started,
+        "continues": None,
         "complete": False,
         "calls": 0,
         "reward": None,
@@ -174,11 +186,17 @@ async def _try(slot: Slot, rollout: Rollout, arena: Arena, overdue: "asyncio.Fut
         "finding_counts": {},
     }
     timings: dict[str, float] = {}
-    scratch = arena.scratch / rollout.id
+    summary: dict[str, Any] = {}
+    scratch, left = arena.scratch / rollout.id, None
     try:
+        gone_on = await asyncio.to_thread(_lay_out, slot, scratch, earlier)
+        if gone_on:
+            row["continues"], timings["rollout"] = gone_on.rollout.try_, gone_on.used_s
         with _timed(timings, "rollout"):
-            outcome, summary, verdicts = await _run_harness(slot, rollout, arena, scratch, row, overdue)
+            outcome, verdicts = await _run_harness(slot, rollout, arena, scratch, row, summary, overdue, gone_on)
         row |= _classify(slot, arena, outcome, summary)
+        if gone_on:
+            await asyncio.to_thread(_check_session, slot, outcome, row, gone_on)
         if row["error_class"] in (None, "PolicyFailure"):
             with _timed(timings, "score"):
                 if slot.task.steps:
@@ -191,9 +209,12 @@ async def _try(slot: Slot, rollout: Rollout, arena: Arena, overdue: "asyncio.Fut
         row |= {"reason": str(error), "exit": "overdue", "findings": [*row["findings"], FINDING]}
         row["finding_counts"] = row["finding_counts"] | {FINDING: 1}
     finally:
-        await asyncio.to_thread(remove, scratch)
+        if summary.get("kept"):
+            left = Cut(rollout, scratch, timings["rollout"], summary["calls"])
+        else:
+            await asyncio.to_thread(remove, scratch)
     counts = records.to_json(row["finding_counts"])
-    return row | {"ended_at": datetime.now(UTC), "timings": records.to_json(timings), "finding_counts": counts}
+    return row | {"ended_at": datetime.now(UTC), "timings": records.to_json(timings), "finding_counts": counts}, left
 
 
 _FROM_PROXY = (
@@ -209,20 +230,33 @@ _FROM_PROXY = (
 
 
 async def _run_harness(
-    slot: Slot, rollout: Rollout, arena: Arena, scratch: Path, row: dict[str, Any], overdue: "asyncio.Future[str]"
-) -> tuple[Outcome, dict[str, Any], list[Verdict]]:
-    """The harness in its sandbox, until it ends, our side breaks or it is overdue; the proxy's summary; the steps'
-    verdicts.
+    slot: Slot,
+    rollout: Rollout,
+    arena: Arena,
+    scratch: Path,
+    row: dict[str, Any],
+    summary: dict[str, Any],
+    overdue: "asyncio.Future[str]",
+    gone_on: Cut | None,
+) -> tuple[Outcome, list[Verdict]]:
+    """The harness in its sandbox, until it ends, our side breaks or it is overdue; the steps' verdicts.
 
-    What was recorded is entered in `row` however it ends.
+    The proxy's `summary` is filled, and what was recorded entered in `row`, however it ends. The summary says `kept`
+    if it was cut so that the next try can go on with it.
     """
     key = secrets.token_urlsafe(32)
     base_url = f"{PROXY_URL}/r/{rollout.id}"
     workspace, home = scratch / "workspace", scratch / "home"
-    await asyncio.to_thread(_lay_out, slot.task, workspace, home)
     task, proxy = slot.task, await arena.proxy.replica(rollout)
     path = calls_path(arena.folder, rollout)
-    await proxy.register(rollout, slot.harness.NAME, key, path, arena.limits, task.allow_hosts, task.model_hosts)
+    hosts, before = (task.allow_hosts, task.model_hosts), gone_on.rollout if gone_on else None
+    await proxy.register(rollout, slot.harness.NAME, key, path, arena.limits, *hosts, before)
+    able = _resumable(slot, arena)
+    keeps = able is not None and rollout.try_ + 1 < arena.tries
+    argv = slot.harness.command(task.instruction, base_url, key, MODEL_NAME)
+    if able:
+        argv = able.resume(able.keeping(argv), gone_on.calls) if gone_on else able.keeping(argv)
+    used_s = gone_on.used_s if gone_on else 0.0
     try:
         slot.harness.prepare(home, base_url, key, MODEL_NAME)
         way_out, env, binds = proxy.address, {}, arena.binds(slot.harness)
@@ -232,7 +266,7 @@ async def _run_harness(
             binds[_TRUSTED].write_text(proxy.trusted)
         spec = Spec(
             name=rollout.id,
-            argv=slot.harness.command(slot.task.instruction, base_url, key, MODEL_NAME),
+            argv=argv,
             env=env | slot.harness.env(base_url, key, MODEL_NAME),
             workspace=workspace,
             home=home,
@@ -245,7 +279,7 @@ async def _run_harness(
             image=slot.task.image,
             payload=slot.harness.NAME,
             rollout=rollout,
-            wall_s=min(arena.timeout_s, slot.task.agent_timeout_s),
+            wall_s=max(min(arena.timeout_s, slot.task.agent_timeout_s) - used_s, 0.0),
             first_call_s=min(FIRST_CALL_S, arena.timeout_s),
         )
         async with task.beside.running(scratch / "beside") if task.beside else contextlib.nullcontext() as tools:
@@ -254,28 +288,40 @@ async def _run_harness(
             async def session(step: steps.Step, spec: Spec) -> tuple[Outcome, bool]:
                 argv = slot.harness.command(step.instruction, base_url, key, MODEL_NAME)
                 spec = replace(spec, argv=argv, wall_s=min(arena.timeout_s, step.agent_timeout_s))
-                outcome = await _unless_broken(arena.sandbox.run(spec), proxy.failure(rollout), overdue)
+                outcome = await _unless_broken(arena.sandbox.run(spec), proxy.failure(rollout), overdue, 0.0)
                 return outcome, end(slot.harness, outcome, 1, base_url).scored
 
             verdicts: list[Verdict] = []
             if task.steps:
                 outcome, verdicts = await steps.run(task.folder, task.steps, spec, session, arena.sandbox, scratch)
             else:
-                outcome = await _unless_broken(arena.sandbox.run(spec), proxy.failure(rollout), overdue)
-    except BaseException:
+                written_s = WRITTEN_S if keeps else 0.0
+                outcome = await _unless_broken(arena.sandbox.run(spec), proxy.failure(rollout), overdue, written_s)
+    except BaseException as error:
+        keep = keeps and isinstance(error, InfrastructureError)
         with contextlib.suppress(InfrastructureError):  # the first error is the one to tell
-            _enter(row, await asyncio.shield(proxy.end(rollout)))
+            _enter(row, summary, await asyncio.shield(proxy.end(rollout, keep)))
         raise
-    return outcome, _enter(row, await proxy.end(rollout)), verdicts
+    lost = end(slot.harness, outcome, 1, base_url).exit == "lost"
+    _enter(row, summary, await proxy.end(rollout, keeps and lost))
+    return outcome, verdicts
 
 
-def _enter(row: dict[str, Any], summary: dict[str, Any]) -> dict[str, Any]:
-    row |= {name: summary[name] for name in _FROM_PROXY}
-    return summary
+def _enter(row: dict[str, Any], summary: dict[str, Any], told: Mapping[str, Any]) -> None:
+    summary |= told
+    row |= {name: told[name] for name in _FROM_PROXY}
 
 
-async def _unless_broken(run: Any, failure: Any, overdue: "asyncio.Future[str]") -> Outcome:
-    """The outcome of `run`; ended early, as an infrastructure failure, if `failure` returns first, or as overdue."""
+def _resumable(slot: Slot, arena: Arena) -> Resumable | None:
+    """The harness, if a cut rollout can be gone on with: steps and services beside the sandbox begin afresh."""
+    if not arena.continue_cut or slot.task.steps or slot.task.beside:
+        return None
+    return resumable(slot.harness)
+
+
+async def _unless_broken(run: Any, failure: Any, overdue: "asyncio.Future[str]", after_s: float) -> Outcome:
+    """The outcome of `run`; ended early, as an infrastructure failure, `after_s` after `failure` returns, or as
+    overdue."""
     running, broken = asyncio.ensure_future(run), asyncio.ensure_future(failure)
     try:
         await asyncio.wait({running, broken, overdue}, return_when=asyncio.FIRST_COMPLETED)
@@ -283,6 +329,7 @@ async def _unless_broken(run: Any, failure: Any, overdue: "asyncio.Future[str]")
             return running.result()
         if not broken.done():
             raise Overdue(overdue.result())
+        await asyncio.wait({running}, timeout=after_s)
         raise InfrastructureError(broken.result())
     finally:
         for task in (running, broken):
@@ -295,10 +342,28 @@ def remove(folder: Path) -> None:
     subprocess.run(["rm", "-rf", "--", str(folder)], check=False)
 
 
-def _lay_out(task: Task, workspace: Path, home: Path) -> None:
-    remove(workspace.parent)
-    home.mkdir(parents=True)
-    fresh_workspace(task.environment, workspace)
+def _lay_out(slot: Slot, scratch: Path, earlier: Cut | None) -> Cut | None:
+    """Make a try's workspace and home: `earlier`'s, which is returned, if its harness left a session, else fresh ones.
+    What else `earlier` left is removed."""
+    remove(scratch)
+    (scratch / "home").mkdir(parents=True)
+    able, gone_on = resumable(slot.harness), None
+    if earlier and able and carry_sessions(able.SESSIONS, earlier.folder / "home", scratch / "home"):
+        (earlier.folder / "workspace").rename(scratch / "workspace")
+        gone_on = earlier
+    else:
+        fresh_workspace(slot.task.environment, scratch / "workspace")
+    if earlier:
+        remove(earlier.folder)
+    return gone_on
+
+
+def _check_session(slot: Slot, outcome: Outcome, row: Mapping[str, Any], gone_on: Cut) -> None:
+    """Raises InfrastructureError if the harness did not really go on with its session."""
+    if row["calls"] == gone_on.calls and outcome.reason != "timeout":
+        raise InfrastructureError(f"{slot.harness.NAME} did not go on with its session ({outcome.reason})")
+    if missing_calls(read_calls(row["calls_path"], ("call", "parent_call", "status", "findings")), gone_on):
+        raise InfrastructureError(f"the session of {slot.harness.NAME} lacked the last of what it had done")
 
 
 def _classify(slot: Slot, arena: Arena, outcome: Outcome, summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -361,4 +426,4 @@ def _timed(timings: dict[str, float], name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        timings[name] = round(time.monotonic() - start, 3)
+        timings[name] = round(timings.get(name, 0.0) + time.monotonic() - start, 3)

@@ -38,7 +38,7 @@ MAY_CHANGE = frozenset(
     {
         *("epochs", "evaluate_first", "evaluate_every", "evaluate_last", "loggers"),
         *("concurrency", "retries", "profile", "sandbox", "limits", "engine", "engine_replicas", "kubernetes", "judge"),
-        *("prices", "compare", "mode", "group_deadline_s"),
+        *("prices", "compare", "mode", "group_deadline_s", "continue_cut"),
         *("fit", "keep", "alike", "min_reward"),
     }
 )

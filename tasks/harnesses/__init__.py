@@ -39,6 +39,8 @@ NAMES = (
 )
 SYSTEM_PROMPT = "Solve the task with the shell tool."
 """What both harnesses tell the policy in their small configuration."""
+GO_ON = "The session was interrupted. Go on with the task."
+"""What a harness that goes on with a session is given to say."""
 INSTALL = Path(".openforge/harnesses")
 """Where `make harnesses` puts them, below the repository."""
 
@@ -104,6 +106,24 @@ class Harness(Protocol):
 
     def judge(self, outcome: Outcome) -> tuple[Exit, str]:
         """What the harness itself said about its end; only asked when it exited by itself."""
+
+
+class Resumable(Harness, Protocol):
+    """A harness that can go on with a session whose sandbox is gone. `SESSIONS` finds its sessions' files in its home,
+    as a glob pattern."""
+
+    SESSIONS: str
+
+    def keeping(self, argv: tuple[str, ...]) -> tuple[str, ...]:
+        """`command`'s words, so that a session is written down."""
+
+    def resume(self, argv: tuple[str, ...], calls: int) -> tuple[str, ...]:
+        """`command`'s words, so that it goes on with its last session, in which it made so many model calls."""
+
+
+def resumable(harness: Harness) -> Resumable | None:
+    """The harness as one that can go on with a session; None if it cannot."""
+    return cast(Resumable, harness) if hasattr(harness, "resume") else None
 
 
 def load(name: str) -> Harness:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tasks.harnesses import GO_ON
 from tasks.harnesses import SYSTEM_PROMPT
 from tasks.harnesses import Exit
 from tasks.harnesses import cpu
@@ -16,6 +17,7 @@ from tasks.sandboxes import Outcome
 NAME = "claude_code"
 SETTINGS = "its environment and ~/.claude.json"
 PROVENANCE = ("x-claude-code-session-id", "x-claude-code-agent-id")
+SESSIONS = ".claude/projects/*/*.jsonl"
 MAX_TURNS = 50
 
 _INSIDE = "/opt/claude-code"
@@ -66,6 +68,18 @@ def command(instruction: str, base_url: str, key: str, model: str) -> tuple[str,
         "--",
         instruction,
     )
+
+
+def keeping(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """It always writes its session down."""
+    return argv
+
+
+def resume(argv: tuple[str, ...], calls: int) -> tuple[str, ...]:
+    """The turns that are left, and a prompt: without one it only goes on with what it deferred itself."""
+    flags = list(argv[: argv.index("--")])
+    flags[flags.index("--max-turns") + 1] = str(max(MAX_TURNS - calls, 1))
+    return (*flags, "--continue", "--", GO_ON)
 
 
 def env(base_url: str, key: str, model: str) -> dict[str, str]:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from string import Template
 
+from tasks.harnesses import GO_ON
 from tasks.harnesses import SYSTEM_PROMPT
 from tasks.harnesses import Exit
 from tasks.harnesses import cpu
@@ -17,6 +18,7 @@ from tasks.sandboxes import Outcome
 NAME = "codex"
 SETTINGS = "~/.codex/config.toml"
 PROVENANCE = ("session-id", "thread-id", "x-codex-parent-thread-id", "x-openai-subagent")
+SESSIONS = ".codex/sessions/*/*/*/*.jsonl"
 CONTEXT_TOKENS = 16384
 """Where it starts to compact its history."""
 
@@ -110,6 +112,17 @@ def command(instruction: str, base_url: str, key: str, model: str) -> tuple[str,
     """One prompt, events as JSON lines."""
     flags = ("--json", "--strict-config", "--skip-git-repo-check", "--ephemeral")
     return (f"{_INSIDE}/bin/codex", "exec", *flags, "--", instruction)
+
+
+def keeping(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """Not ephemeral, which costs it two fifths more CPU time in a short session."""
+    return tuple(word for word in argv if word != "--ephemeral")
+
+
+def resume(argv: tuple[str, ...], calls: int) -> tuple[str, ...]:
+    """Its last session; Codex has no limit on turns of its own."""
+    flags = argv[2 : argv.index("--")]
+    return (*argv[:2], "resume", "--last", *flags, "--", GO_ON)
 
 
 def env(base_url: str, key: str, model: str) -> dict[str, str]:
