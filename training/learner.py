@@ -231,7 +231,8 @@ class Learner:
         """The float32 weights on the CPU, under their names in transformers, an adapter merged into them; nothing but
         in the first process."""
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-        weights: dict[str, torch.Tensor] = get_model_state_dict(self._worker.engine.module, options=options)
+        engine: Any = self._worker.engine
+        weights: Any = get_model_state_dict(engine.module, options=options)
         rank, alpha = self.settings.lora
         return merged(weights, alpha / rank) if rank else weights
 

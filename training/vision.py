@@ -1,6 +1,7 @@
 """What a policy that sees (Qwen3-VL) is shown: recorded images → pixel values and positions, as veRL's engine takes
 them."""
 
+from collections.abc import Iterable
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -60,7 +61,7 @@ class Vision:
         pictures = [_open(name).convert("RGB") for name in row.images]
         return dict(self._processor(images=pictures, return_tensors="pt"))
 
-    def _positions(self, ids: Sequence[int], grids: Sequence[torch.Tensor]) -> torch.Tensor:
+    def _positions(self, ids: Sequence[int], grids: Iterable[torch.Tensor]) -> torch.Tensor:
         """A text token stands one after the one before; an image's tokens on a grid, and what follows behind its
         longer side."""
         grid, start, found = iter(grids), 0, []

@@ -49,7 +49,8 @@ def test_it_becomes_a_run_and_a_worker_of_verl(name: str, tmp_path: Path) -> Non
     assert worker.model_config.hf_config.model_type == shape.model_type
     assert worker.model_config.enable_gradient_checkpointing is True
     assert worker.engine_config.strategy == actor.strategy == "fsdp2"
-    assert worker.engine_config.mixed_precision["param_dtype"] == "bfloat16"
+    engine: Any = worker.engine_config
+    assert engine.mixed_precision["param_dtype"] == "bfloat16"
     assert worker.optimizer_config.lr == 1e-6
     assert (actor.use_kl_loss, actor.kl_loss_coef) == (settings.kl_coef > 0, settings.kl_coef)
     assert actor.entropy_coeff == settings.entropy_coef

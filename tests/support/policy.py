@@ -50,7 +50,7 @@ def save_mixture(folder: Path) -> Path:
         num_hidden_layers=2,
         num_attention_heads=2,
         num_key_value_heads=1,
-        head_dim=16,
+        head_dim=16,  # type: ignore[call-arg]  # it reads it; its declared fields lack it
         intermediate_size=64,
         moe_intermediate_size=32,
         num_experts=4,

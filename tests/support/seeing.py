@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from PIL import Image
@@ -49,7 +50,7 @@ def save_seeing_policy(folder: Path) -> Path:
         "num_position_embeddings": 16,
         "deepstack_visual_indexes": [0, 1],
     }
-    tokens = {"image_token_id": IMAGE, "video_token_id": VIDEO, "vision_start_token_id": START}
+    tokens: dict[str, Any] = {"image_token_id": IMAGE, "video_token_id": VIDEO, "vision_start_token_id": START}
     config = Qwen3VLConfig(text_config=text, vision_config=vision, vision_end_token_id=END, **tokens)
     model = Qwen3VLForConditionalGeneration(config)
     for parameter in model.parameters():

@@ -189,7 +189,9 @@ async def test_a_harness_that_does_not_go_on_is_our_failure(tmp_path: Path, task
     [([None, 0, 1], False), ([None, 0, 0], True), ([None, 0, None], True), ([None, 0], False)],
 )
 def test_a_session_that_lacks_the_last_calls_is_told(parents: list[int | None], missing: bool) -> None:
-    calls = [{"call": n, "parent_call": parent, "status": "ok", "findings": []} for n, parent in enumerate(parents)]
+    calls: list[dict[str, Any]] = [
+        {"call": n, "parent_call": parent, "status": "ok", "findings": []} for n, parent in enumerate(parents)
+    ]
     assert missing_calls(calls, Cut(Rollout("r", 1, "t", 0), Path(), 1.0, 2)) is missing
 
 

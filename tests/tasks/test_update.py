@@ -77,7 +77,8 @@ async def test_one_or_two_processes_go_on_from_what_two_or_one_left(
 ) -> None:
     base = save_policy(tmp_path / "base")
     recorded = [record(tmp_path, base, epoch, [1.0, 0.0, 0.5, 0.0]) for epoch in (1, 2)]
-    alone, jobs = [], []
+    alone: list[dict[str, Any]] = []
+    jobs = []
     for epoch in recorded:
         resume = alone[-1]["checkpoint"] if alone else None
         alone.append(train(tmp_path, epoch, tmp_path / "alone", resume, **settings))

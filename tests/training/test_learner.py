@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 import torch
@@ -55,7 +56,8 @@ def test_scores_are_those_of_transformers_for_rows_of_any_length(folder: Path, l
 
 def test_the_head_only_looks_where_a_token_is_trained(folder: Path, learner: "Learner") -> None:
     seen = []
-    learner._worker.engine.module.lm_head.register_forward_pre_hook(lambda _, given: seen.append(given[0].shape[1]))
+    engine: Any = learner._worker.engine
+    engine.module.lm_head.register_forward_pre_hook(lambda _, given: seen.append(given[0].shape[1]))
     learner.log_probs([row(folder, "a", list(range(50)), [5, 6, 7])])
     assert seen == [3]
 
