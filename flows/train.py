@@ -154,6 +154,10 @@ async def open_session(config: Config, stand_in: StandIn | None = None) -> Async
     if not judge and (judged := [task.id for task in tasks if task.judged]):
         raise ConfigError(f"judge: {len(judged)} tasks, {judged[0]} among them, have a rubric; say who judges them")
     chosen = [harnesses.load(harness) for harness in config.harnesses]
+    for each in tasks:
+        if each.mcp_servers:
+            for harness in chosen:
+                harnesses.mcp_able(harness, each.id)
     root = ROOT / harnesses.INSTALL
     on_cluster = config.profile == "kubernetes"
     if on_cluster and stand_in:

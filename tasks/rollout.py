@@ -42,6 +42,7 @@ from tasks.git_history import fresh_workspace
 from tasks.harnesses import Harness
 from tasks.harnesses import Resumable
 from tasks.harnesses import end
+from tasks.harnesses import mcp_able
 from tasks.harnesses import resumable
 from tasks.proxies import Proxies
 from tasks.proxy import Proxy
@@ -248,12 +249,12 @@ async def _run_harness(
     base_url = f"{PROXY_URL}/r/{rollout.id}"
     workspace, home = scratch / "workspace", scratch / "home"
     task, proxy = slot.task, await arena.proxy.replica(rollout)
+    argv = _command(slot, task.instruction, base_url, key)
     path = calls_path(arena.folder, rollout)
     hosts, before = (task.allow_hosts, task.model_hosts), gone_on.rollout if gone_on else None
     await proxy.register(rollout, slot.harness.NAME, key, path, arena.limits, *hosts, before)
     able = _resumable(slot, arena)
     keeps = able is not None and rollout.try_ + 1 < arena.tries
-    argv = slot.harness.command(task.instruction, base_url, key, MODEL_NAME)
     if able:
         argv = able.resume(able.keeping(argv), gone_on.calls) if gone_on else able.keeping(argv)
     used_s = gone_on.used_s if gone_on else 0.0
@@ -286,7 +287,7 @@ async def _run_harness(
             spec = replace(spec, tools=tools)
 
             async def session(step: steps.Step, spec: Spec) -> tuple[Outcome, bool]:
-                argv = slot.harness.command(step.instruction, base_url, key, MODEL_NAME)
+                argv = _command(slot, step.instruction, base_url, key)
                 spec = replace(spec, argv=argv, wall_s=min(arena.timeout_s, step.agent_timeout_s))
                 outcome = await _unless_broken(arena.sandbox.run(spec), proxy.failure(rollout), overdue, 0.0)
                 return outcome, end(slot.harness, outcome, 1, base_url).scored
@@ -305,6 +306,13 @@ async def _run_harness(
     lost = end(slot.harness, outcome, 1, base_url).exit == "lost"
     _enter(row, summary, await proxy.end(rollout, keeps and lost))
     return outcome, verdicts
+
+
+def _command(slot: Slot, instruction: str, base_url: str, key: str) -> tuple[str, ...]:
+    """The harness's words, with the task's MCP servers in them. Raises ConfigError if it cannot be given any."""
+    argv = slot.harness.command(instruction, base_url, key, MODEL_NAME)
+    servers = slot.task.mcp_servers
+    return mcp_able(slot.harness, slot.task.id).with_mcp(argv, servers) if servers else argv
 
 
 def _enter(row: dict[str, Any], summary: dict[str, Any], told: Mapping[str, Any]) -> None:

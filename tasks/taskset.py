@@ -22,8 +22,10 @@ from proxy_addons.errors import ConfigError
 from proxy_addons.errors import OpenForgeError
 from proxy_addons.hosts import check_hosts
 from proxy_addons.identity import check_name
+from tasks import mcp
 from tasks import steps
 from tasks.beside import Beside
+from tasks.mcp import McpServer
 from tasks.rewards.rubric import read_rubric
 from tasks.rewards.scoring import read_scoring
 from tasks.steps import Step
@@ -40,7 +42,7 @@ class Task:
     container image, `memory_mb` and `cpus` what it asks for; None where it does not say. `judged`: its reward counts a
     rubric, so that a judge must be configured. `beside`: a benchmark's services and grader (`tasks.adapters`). `steps`:
     in a task of several, which are run one after the other, and `step_reward` how their rewards become one
-    (`tasks.steps`).
+    (`tasks.steps`). `mcp_servers`: whose tools the policy has besides the harness's own (`tasks.mcp`).
     """
 
     id: str
@@ -60,6 +62,7 @@ class Task:
     beside: Beside | None = None
     steps: tuple[Step, ...] = ()
     step_reward: str = "mean"
+    mcp_servers: tuple[McpServer, ...] = ()
 
     @property
     def environment(self) -> Path:
@@ -173,6 +176,8 @@ def _settings(file: Path) -> tuple[dict[str, Any], list[str]]:
     settings["image"] = asked.get("docker_image")
     if not isinstance(settings["image"], str | None):
         problems.append(f"task.toml: environment.docker_image must be text, not {settings['image']!r}")
+    settings["mcp_servers"], wrong = mcp.read(asked.get("mcp_servers", []))
+    problems += wrong
     if "steps" in data or (file.parent / "steps").is_dir():
         limits = (
             settings.get("agent_timeout_s", _DEFAULT_TIMEOUT_S),

@@ -9,6 +9,7 @@ of 800 tokens, the others' of 5,000 to 17,000. `browser` is our own, for policie
 import json
 import platform
 from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import distributions
@@ -23,6 +24,7 @@ from proxy_addons.errors import HarnessError
 from proxy_addons.errors import InfrastructureError
 from proxy_addons.errors import OpenForgeError
 from proxy_addons.errors import PolicyFailure
+from tasks.mcp import McpServer
 from tasks.sandboxes import Outcome
 from tasks.sandboxes.capture import last_lines
 
@@ -124,6 +126,22 @@ class Resumable(Harness, Protocol):
 def resumable(harness: Harness) -> Resumable | None:
     """The harness as one that can go on with a session; None if it cannot."""
     return cast(Resumable, harness) if hasattr(harness, "resume") else None
+
+
+class McpAble(Harness, Protocol):
+    """A harness that can be given MCP servers."""
+
+    def with_mcp(self, argv: tuple[str, ...], servers: Sequence[McpServer]) -> tuple[str, ...]:
+        """`command`'s words, so that it starts `servers` and offers their tools."""
+
+
+def mcp_able(harness: Harness, task: str) -> McpAble:
+    """The harness as one that can be given the MCP servers of `task`. Raises ConfigError."""
+    if not hasattr(harness, "with_mcp"):
+        raise ConfigError(
+            f"task {task}: it has MCP servers, and {harness.NAME} cannot be given any here; use claude_code or codex"
+        )
+    return cast(McpAble, harness)
 
 
 def load(name: str) -> Harness:

@@ -1,5 +1,7 @@
 """Claude Code, headless, with its smallest request: `--bare` and the Bash tool alone."""
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from tasks.harnesses import GO_ON
@@ -11,6 +13,7 @@ from tasks.harnesses import last_event
 from tasks.harnesses import no_end_signal
 from tasks.harnesses import package_version
 from tasks.harnesses import write_settings
+from tasks.mcp import McpServer
 from tasks.sandboxes import WORKSPACE
 from tasks.sandboxes import Outcome
 
@@ -68,6 +71,13 @@ def command(instruction: str, base_url: str, key: str, model: str) -> tuple[str,
         "--",
         instruction,
     )
+
+
+def with_mcp(argv: tuple[str, ...], servers: Sequence[McpServer]) -> tuple[str, ...]:
+    """These servers and no others; their tools come besides Bash, as `mcp__SERVER__TOOL`."""
+    known = {each.name: {"command": each.command, "args": each.args} for each in servers}
+    at = argv.index("--")
+    return (*argv[:at], "--mcp-config", json.dumps({"mcpServers": known}), "--strict-mcp-config", *argv[at:])
 
 
 def keeping(argv: tuple[str, ...]) -> tuple[str, ...]:

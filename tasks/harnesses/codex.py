@@ -1,6 +1,7 @@
 """Codex, headless, with its smallest request: the shell tool and one instruction."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 
@@ -12,6 +13,7 @@ from tasks.harnesses import installed
 from tasks.harnesses import last_event
 from tasks.harnesses import no_end_signal
 from tasks.harnesses import package_version
+from tasks.mcp import McpServer
 from tasks.sandboxes import HOME
 from tasks.sandboxes import Outcome
 
@@ -112,6 +114,17 @@ def command(instruction: str, base_url: str, key: str, model: str) -> tuple[str,
     """One prompt, events as JSON lines."""
     flags = ("--json", "--strict-config", "--skip-git-repo-check", "--ephemeral")
     return (f"{_INSIDE}/bin/codex", "exec", *flags, "--", instruction)
+
+
+def with_mcp(argv: tuple[str, ...], servers: Sequence[McpServer]) -> tuple[str, ...]:
+    """Their tools come besides the shell. It does not start where one of them does not."""
+    words: list[str] = []
+    for each in servers:
+        # A JSON string or list of strings is also a TOML one.
+        values = {"command": json.dumps(each.command), "args": json.dumps(each.args), "required": "true"}
+        words += [word for key, value in values.items() for word in ("-c", f"mcp_servers.{each.name}.{key}={value}")]
+    at = argv.index("--")
+    return (*argv[:at], *words, *argv[at:])
 
 
 def keeping(argv: tuple[str, ...]) -> tuple[str, ...]:
