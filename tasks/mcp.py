@@ -1,10 +1,10 @@
 """MCP servers that a task declares, in Harbor's form: programs whose tools the harness offers to the policy.
 
-    [[environment.mcp_servers]]
-    name = "stock"
-    transport = "stdio"
-    command = "python3"
-    args = ["/workspace/stock.py"]
+[[environment.mcp_servers]]
+name = "stock"
+transport = "stdio"
+command = "python3"
+args = ["/workspace/stock.py"]
 """
 
 import re
@@ -39,7 +39,9 @@ def read(declared: Any) -> tuple[tuple[McpServer, ...], list[str]]:
             continue
         transport = entry.get("transport", _HARBORS_DEFAULT)
         if transport != "stdio":
-            problems.append(f"{where}: transport of {name} must be stdio, which is run in the sandbox; not {transport!r}")
+            problems.append(
+                f"{where}: transport of {name} must be stdio, which is run in the sandbox; not {transport!r}"
+            )
             continue
         if not isinstance(command, str) or not command:
             problems.append(f"{where}: command of {name} must be the program to start, not {command!r}")

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from proxy_addons import records
+from proxy_addons.errors import HarnessError
 from proxy_addons.errors import InfrastructureError
 from proxy_addons.errors import OpenForgeError
 from proxy_addons.errors import PolicyFailure
@@ -290,6 +291,8 @@ async def _run_harness(
                 argv = _command(slot, step.instruction, base_url, key)
                 spec = replace(spec, argv=argv, wall_s=min(arena.timeout_s, step.agent_timeout_s))
                 outcome = await _unless_broken(arena.sandbox.run(spec), proxy.failure(rollout), overdue, 0.0)
+                if step is task.steps[0]:
+                    await asyncio.to_thread(_check_servers, slot, outcome)
                 return outcome, end(slot.harness, outcome, 1, base_url).scored
 
             verdicts: list[Verdict] = []
@@ -298,6 +301,8 @@ async def _run_harness(
             else:
                 written_s = WRITTEN_S if keeps else 0.0
                 outcome = await _unless_broken(arena.sandbox.run(spec), proxy.failure(rollout), overdue, written_s)
+                if not gone_on:
+                    await asyncio.to_thread(_check_servers, slot, outcome)
     except BaseException as error:
         keep = keeps and isinstance(error, InfrastructureError)
         with contextlib.suppress(InfrastructureError):  # the first error is the one to tell
@@ -313,6 +318,18 @@ def _command(slot: Slot, instruction: str, base_url: str, key: str) -> tuple[str
     argv = slot.harness.command(instruction, base_url, key, MODEL_NAME)
     servers = slot.task.mcp_servers
     return mcp_able(slot.harness, slot.task.id).with_mcp(argv, servers) if servers else argv
+
+
+def _check_servers(slot: Slot, outcome: Outcome) -> None:
+    """Raises HarnessError if the policy never had the tools of one of the task's MCP servers. Only of a first session:
+    in a later one a server in the workspace can be what the policy made of it."""
+    if not slot.task.mcp_servers or outcome.reason not in ("exited", "timeout"):
+        return
+    if names := mcp_able(slot.harness, slot.task.id).unstarted(outcome):
+        raise HarnessError(
+            f"task {slot.task.id}: its MCP server {', '.join(names)} did not start in {slot.harness.NAME}; "
+            "see environment.mcp_servers in its task.toml"
+        )
 
 
 def _enter(row: dict[str, Any], summary: dict[str, Any], told: Mapping[str, Any]) -> None:

@@ -134,6 +134,9 @@ class McpAble(Harness, Protocol):
     def with_mcp(self, argv: tuple[str, ...], servers: Sequence[McpServer]) -> tuple[str, ...]:
         """`command`'s words, so that it starts `servers` and offers their tools."""
 
+    def unstarted(self, outcome: Outcome) -> tuple[str, ...]:
+        """The servers without which it went on, because they did not start."""
+
 
 def mcp_able(harness: Harness, task: str) -> McpAble:
     """The harness as one that can be given the MCP servers of `task`. Raises ConfigError."""

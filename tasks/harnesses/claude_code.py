@@ -9,6 +9,7 @@ from tasks.harnesses import SYSTEM_PROMPT
 from tasks.harnesses import Exit
 from tasks.harnesses import cpu
 from tasks.harnesses import installed
+from tasks.harnesses import json_lines
 from tasks.harnesses import last_event
 from tasks.harnesses import no_end_signal
 from tasks.harnesses import package_version
@@ -76,8 +77,16 @@ def command(instruction: str, base_url: str, key: str, model: str) -> tuple[str,
 def with_mcp(argv: tuple[str, ...], servers: Sequence[McpServer]) -> tuple[str, ...]:
     """These servers and no others; their tools come besides Bash, as `mcp__SERVER__TOOL`."""
     known = {each.name: {"command": each.command, "args": each.args} for each in servers}
-    at = argv.index("--")
-    return (*argv[:at], "--mcp-config", json.dumps({"mcpServers": known}), "--strict-mcp-config", *argv[at:])
+    flags = list(argv[: argv.index("--")])
+    flags[flags.index("--output-format") + 1] = "stream-json"  # which says what became of each server
+    flags += ["--verbose", "--mcp-config", json.dumps({"mcpServers": known}), "--strict-mcp-config"]
+    return (*flags, *argv[argv.index("--") :])
+
+
+def unstarted(outcome: Outcome) -> tuple[str, ...]:
+    """By its first event, which is out before its first call: it waits half a minute for a server, then goes on."""
+    first = next((line for line in json_lines(outcome) if line.get("subtype") == "init"), {})
+    return tuple(each["name"] for each in first.get("mcp_servers", ()) if each["status"] != "connected")
 
 
 def keeping(argv: tuple[str, ...]) -> tuple[str, ...]:

@@ -117,7 +117,7 @@ def command(instruction: str, base_url: str, key: str, model: str) -> tuple[str,
 
 
 def with_mcp(argv: tuple[str, ...], servers: Sequence[McpServer]) -> tuple[str, ...]:
-    """Their tools come besides the shell. It does not start where one of them does not."""
+    """Their tools come besides the shell, as `mcp__SERVER__TOOL`, and three of Codex's own for resources."""
     words: list[str] = []
     for each in servers:
         # A JSON string or list of strings is also a TOML one.
@@ -125,6 +125,11 @@ def with_mcp(argv: tuple[str, ...], servers: Sequence[McpServer]) -> tuple[str, 
         words += [word for key, value in values.items() for word in ("-c", f"mcp_servers.{each.name}.{key}={value}")]
     at = argv.index("--")
     return (*argv[:at], *words, *argv[at:])
+
+
+def unstarted(outcome: Outcome) -> tuple[str, ...]:
+    """None: the servers are `required`, so it ends before its first call where one does not start."""
+    return ()
 
 
 def keeping(argv: tuple[str, ...]) -> tuple[str, ...]:

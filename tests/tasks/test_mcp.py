@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,9 @@ from proxy_addons.conversation import Message
 from proxy_addons.conversation import Tool
 from proxy_addons.errors import ConfigError
 from tasks import harnesses
-from tasks import mcp
 from tasks import taskset
 from tasks import transcript
+from tasks.mcp import McpServer
 from tasks.rollout import fill
 from tests.tasks.arena import Teacher
 from tests.tasks.arena import arena
@@ -51,6 +50,7 @@ transport = "stdio"
 command = "python3"
 args = ["stock.py", "forty-two"]
 """
+TOOL = "mcp__stock__count"
 ANSWER = "bolt: forty-two, counted in /workspace"
 TEST = f"""\
 if [ "$(cat answer.txt)" = "{ANSWER}" ]; then reward=1; else reward=0; fi
@@ -60,17 +60,15 @@ echo $reward > $VERIFIER_REWARD_FILE
 
 @dataclass
 class Asker(Teacher):
-    """Calls the tool of the server, then writes its answer down with the shell tool. `offered` are all tools' names."""
+    """Calls the tool of the server, then writes its answer down with the shell tool."""
 
     shell: str = ""
     key: str = ""
-    offered: Sequence[str] = ()
 
     def turn(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Message:
-        self.offered = [tool.name for tool in tools]
         heard = [message.content for message in messages if message.role == "tool"]
         if not heard:
-            return say("", ("mcp__stock__count", '{"part": "bolt"}'))
+            return say("", (TOOL, '{"part": "bolt"}'))
         if len(heard) == 1:
             found = ANSWER if ANSWER in heard[0] else "nothing"
             return say("", (self.shell, json.dumps({self.key: f"echo '{found}' > answer.txt"})))
@@ -97,20 +95,49 @@ async def test_the_harness_calls_a_tool_of_the_tasks_server(name: str, shell: st
     calls = records.read(row["calls_path"], records.CALLS)
     assert row["complete"] and len(calls) == 3
     assert_trained_once(calls, policy, tmp_path / "model")
-    asked, told = transcript.messages(calls)[-5:-3]
-    print(transcript.messages(calls))
+    first, asked, told = transcript.messages(calls)[-6:-3]
+    assert first["content"] == "Do it."
+    assert [(call["name"], call["arguments"]) for call in asked["tool_calls"]] == [(TOOL, '{"part":"bolt"}')]
+    assert told["content"].splitlines()[-1] == ANSWER
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("how", ["exit(1)", "import time; time.sleep(4)", "import time; time.sleep(40)"])
-@pytest.mark.parametrize(
-    ("name", "shell", "key"), [("claude_code", "Bash", "command"), ("codex", "exec_command", "cmd")]
-)
-async def test_a_server_that_does_not_start(how: str, name: str, shell: str, key: str, tmp_path: Path) -> None:
-    policy = Asker(shell=shell, key=key)
+@pytest.mark.parametrize("name", ["claude_code", "codex"])
+async def test_without_a_tasks_server_there_is_no_verdict(name: str, tmp_path: Path) -> None:
     given = task(tmp_path / "tasks")
-    (given.environment / "stock.py").write_text(f"{how}\n{SERVER}")
-    async with arena(tmp_path, policy) as place:
+    (given.environment / "stock.py").write_text("raise SystemExit(1)\n")
+    async with arena(tmp_path, Asker(shell="Bash", key="command")) as place:
         row = await fill(slot(given, installed(name)), place)
-    print(row["wall_s"] if "wall_s" in row else row["timings"], policy.offered, row["exit"], row["reason"], row["error_class"], row["reward"])
+    assert (row["error_class"], row["reward"]) == ("HarnessError", None), row
+    assert "stock" in row["reason"], row
+
+
+def test_a_harness_that_cannot_be_given_a_server_is_told() -> None:
+    able = [name for name in harnesses.NAMES if hasattr(harnesses.load(name), "with_mcp")]
+    assert able == ["claude_code", "codex"]
+    with pytest.raises(ConfigError, match="task one-1: it has MCP servers, and browser cannot be given any"):
+        harnesses.mcp_able(harnesses.load("browser"), "one-1")
+
+
+def test_the_servers_that_a_task_declares(tmp_path: Path) -> None:
+    assert task(tmp_path).mcp_servers == (McpServer("stock", "python3", ("stock.py", "forty-two")),)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"stdio"', '"streamable-http"', "transport of stock must be stdio, a program in the sandbox"),
+        ('transport = "stdio"', "", "transport of stock must be stdio"),  # Harbor's default is sse
+        ('"stock"', '"st.ock"', "name must be of at most 40 letters"),
+        ('"python3"', '""', "command of stock must be the program to start"),
+        ('["stock.py", "forty-two"]', '"stock.py"', "args of stock must be a list of texts"),
+        ('command = "python3"', 'command = "python3"\nenv = {}', "env of stock is not used here; leave it out"),
+        (TOML, TOML + TOML, "two servers have one name"),
+        (TOML, '[environment]\nmcp_servers = "stock"', "must be tables"),
+    ],
+)
+def test_what_is_wrong_is_told(old: str, new: str, said: str, tmp_path: Path) -> None:
+    make(tmp_path, toml=TOML.replace(old, new))
+    (problem,) = taskset.validate(tmp_path)
+    assert problem.startswith("task one-1: task.toml: environment.mcp_servers") and said in problem
