@@ -39,9 +39,7 @@ def read(declared: Any) -> tuple[tuple[McpServer, ...], list[str]]:
             continue
         transport = entry.get("transport", _HARBORS_DEFAULT)
         if transport != "stdio":
-            problems.append(
-                f"{where}: transport of {name} must be stdio, which is run in the sandbox; not {transport!r}"
-            )
+            problems.append(f"{where}: transport of {name} must be stdio, a program in the sandbox, not {transport!r}")
             continue
         if not isinstance(command, str) or not command:
             problems.append(f"{where}: command of {name} must be the program to start, not {command!r}")

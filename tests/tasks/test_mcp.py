@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from flows.config import RunConfig
+from flows.train import open_session
 from proxy_addons import records
 from proxy_addons.conversation import Message
 from proxy_addons.conversation import Tool
@@ -113,11 +115,17 @@ async def test_without_a_tasks_server_there_is_no_verdict(name: str, tmp_path: P
     assert "stock" in row["reason"], row
 
 
-def test_a_harness_that_cannot_be_given_a_server_is_told() -> None:
-    able = [name for name in harnesses.NAMES if hasattr(harnesses.load(name), "with_mcp")]
-    assert able == ["claude_code", "codex"]
-    with pytest.raises(ConfigError, match="task one-1: it has MCP servers, and browser cannot be given any"):
-        harnesses.mcp_able(harnesses.load("browser"), "one-1")
+async def test_a_harness_that_cannot_be_given_a_server_is_refused_before_the_run(tmp_path: Path) -> None:
+    assert [name for name in harnesses.NAMES if hasattr(harnesses.load(name), "with_mcp")] == ["claude_code", "codex"]
+    task(tmp_path / "tasks")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text("{}")
+    folders = {"model": str(tmp_path / "model"), "tasks": str(tmp_path / "tasks"), "runs_dir": str(tmp_path / "runs")}
+    config = RunConfig.model_validate(folders | {"harnesses": ["codex", "qwen_code"]})
+    with pytest.raises(ConfigError, match="task one-1: it has MCP servers, and qwen_code cannot be given any"):
+        async with open_session(config):
+            pass
+    assert not (tmp_path / "runs").exists()
 
 
 def test_the_servers_that_a_task_declares(tmp_path: Path) -> None:
