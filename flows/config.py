@@ -205,7 +205,7 @@ class RolloutConfig(Part):
     )
     limits: LimitsConfig = LimitsConfig()
     judge: JudgeConfig | None = Field(
-        default=None, description="the model that judges tasks with a rubric; without one they are refused"
+        default=None, description="the model that judges tasks with a rubric, refused without one, and a benchmark's"
     )
     kubernetes: KubernetesConfig = KubernetesConfig()
 

@@ -46,8 +46,6 @@ from proxy_addons.wire import Connections
 
 LOOPBACK = "127.0.0.1"
 IDLE_TIMEOUT_S = 3600
-GARBAGE = 20_000
-"""Objects made and not freed before the collector looks at them (Python's own: 700)."""
 PROBE = Message("user", "Write one line about the weather, in any language, and then stop.")
 
 
@@ -84,7 +82,6 @@ async def serve(
             loop.add_signal_handler(name, master.shutdown)
         gc.collect()
         gc.freeze()  # what is loaded now stays: the collector need not look at it again and again
-        gc.set_threshold(GARBAGE)
         egress = f", as an HTTP proxy on {host}:{egress_port}" if egress_port else ""
         print(f"proxy: listening on {host}:{port}{egress}", flush=True)
         await master.run()

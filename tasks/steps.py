@@ -109,8 +109,7 @@ async def run(
     verdicts: list[Verdict] = []
     for number, step in enumerate(steps):
         name = f"{spec.name}-step{number}" if number else spec.name
-        await asyncio.to_thread(_prepare, step, spec.workspace)
-        await _set_up(step, replace(spec, name=f"{name}-setup", log_dir=scratch / f"setup{number}"), sandbox)
+        await begin(step, replace(spec, name=f"{name}-setup", log_dir=scratch / f"setup{number}"), sandbox)
         outcome, ended = await session(step, replace(spec, name=name, log_dir=scratch / f"log{number}"))
         if outcome.reason not in ("exited", "timeout"):
             break
@@ -122,15 +121,13 @@ async def run(
     return outcome, verdicts
 
 
-def _prepare(step: Step, workspace: Path) -> None:
+async def begin(step: Step, spec: Spec, sandbox: Sandbox) -> None:
+    """Put the step's files into `spec`'s workspace and run its setup.sh, if it has one, where the agent will work and
+    without a way out. Raises VerifierError and InfrastructureError as `run`."""
     try:
-        lay_out(step, workspace)
+        await asyncio.to_thread(lay_out, step, spec.workspace)
     except OSError as error:  # whatever the agent left there
         raise VerifierError(f"step {step.name}: its files cannot be put into the workspace: {error.strerror}") from None
-
-
-async def _set_up(step: Step, spec: Spec, sandbox: Sandbox) -> None:
-    """Run the step's setup.sh, if it has one, where the agent will work and without a way out."""
     if not (step.folder / "workdir/setup.sh").is_file():
         return
     quiet = replace(spec, argv=("bash", "setup.sh"), env={}, proxy=None, tools=None, first_call_s=None, payload=None)

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -12,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
+_PORTS = range(20_000, 32_768)
+"""Below what Linux gives to connections: one of those could be taken again before a server listens there."""
+_CHANCE = random.SystemRandom()  # a run's seed must not choose them: its parts would try the same
 
 
 @dataclass(frozen=True)
@@ -81,9 +85,12 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """That many different TCP ports on loopback that are free now."""
+    """That many different TCP ports on loopback that are free now; of those that the system gives to no connection."""
+    found: list[int] = []
     with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
+        while len(found) < count:
+            probe, port = stack.enter_context(socket.socket()), _CHANCE.choice(_PORTS)
+            with contextlib.suppress(OSError):  # it is taken
+                probe.bind(("127.0.0.1", port))
+                found.append(port)
+    return found

@@ -31,6 +31,7 @@ from pydantic import ValidationError
 
 from proxy_addons.errors import ConfigError
 from tasks import taskset
+from tasks.provider import Provider
 from tasks.taskset import Task
 
 NAMES = ("claweval", "mcp_atlas", "online_mind2web", "osworld", "qwenclawbench", "terminal_bench", "webvoyager")
@@ -76,7 +77,7 @@ class Adapter(Protocol):
     """What a module offers. `ABOUT` is the set in a few words, `GIVE` what folder it wants.
 
     Only one whose tasks can run here has `write`, and, where tasks have services or graders of their own, a class
-    `Beside` (`tasks.beside`) that is made of the set's folder and an item's record.
+    `Beside` (`tasks.beside`) that is made of the set's folder, an item's record and the run's judge or None.
     """
 
     NAME: str
@@ -109,16 +110,17 @@ def split(source: str) -> tuple[Adapter, Path] | None:
     return adapter, path
 
 
-def load(source: str, cache: Path) -> list[Task]:
-    """The tasks of `NAME:FOLDER` that can run here, written as Harbor folders into `cache` first.
+def load(source: str, cache: Path, judge: Provider | None = None) -> list[Task]:
+    """The tasks of `NAME:FOLDER` that can run here, written as Harbor folders into `cache` first. `judge`: the run's.
 
-    Raises ConfigError if none can, with each thing that is missing and how many tasks lack it.
+    Raises ConfigError if none can, with each thing that is missing and how many tasks lack it, or if `judge` is one
+    that the set's graders cannot ask.
     """
     found = split(source)
     if found is None:
         raise ConfigError(f"task set {source}: spell it NAME:FOLDER")
     adapter, folder = found
-    items = adapter.read(folder)
+    items = [_judged(item) if judge else item for item in adapter.read(folder)]
     ready = [item for item in items if not item.missing]
     if not ready:
         lines = (f"task set {source}: {missing}: {remedy}" for missing, remedy in lacking(items))
@@ -126,10 +128,17 @@ def load(source: str, cache: Path) -> list[Task]:
     if len(ready) < len(items):
         left_out = ", ".join(short for short, _ in lacking(items))
         log.warning("task set %s: %d of %d tasks can run here; missing: %s", source, len(ready), len(items), left_out)
-    return _written(adapter, ready, folder, cache)
+    return _written(adapter, ready, folder, cache, judge)
 
 
-def _written(adapter: Adapter, items: Sequence[Item], source: Path, cache: Path) -> list[Task]:
+def _judged(item: Item) -> Item:
+    """The item where a judge is there."""
+    return replace(
+        item, needs=tuple(replace(need, missing="") if need.kind == "judge" else need for need in item.needs)
+    )
+
+
+def _written(adapter: Adapter, items: Sequence[Item], source: Path, cache: Path, judge: Provider | None) -> list[Task]:
     """The items as Harbor folders, in a folder that is named after what is in it and so never changes under a run."""
     cache.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=cache, prefix=f".{adapter.NAME}-") as temporary:
@@ -145,7 +154,7 @@ def _written(adapter: Adapter, items: Sequence[Item], source: Path, cache: Path)
     beside = getattr(adapter, "Beside", None)
     if beside is None:
         return tasks
-    backings = {item.id: beside(source, item.record) for item in items}
+    backings = {item.id: beside(source, item.record, judge) for item in items}
     return [replace(task, beside=backings[task.id]) for task in tasks]
 
 

@@ -1,32 +1,28 @@
-"""The judge that a benchmark's grader asks: any OpenAI-compatible endpoint, named by three environment variables.
-
-JUDGE_URL=https://host/v1   JUDGE_MODEL=name   JUDGE_KEY=...        # the key may be missing where none is asked for
-"""
+"""The judge that a benchmark's own grader asks: the run's (`judge` in its configuration), as with a rubric."""
 
 import os
-from dataclasses import dataclass
-from dataclasses import field
 
+from proxy_addons.errors import ConfigError
 from tasks.adapters import Need
+from tasks.provider import Provider
 
-MISSING = "set JUDGE_URL and JUDGE_MODEL (and JUDGE_KEY) to an OpenAI-compatible endpoint"
-
-
-@dataclass(frozen=True)
-class Judge:
-    """Where the judge is. The key is in no log and no record."""
-
-    url: str
-    model: str
-    key: str = field(default="", repr=False)
-
-
-def configured() -> Judge | None:
-    """The judge of this machine; None if none is named."""
-    url, model = os.environ.get("JUDGE_URL", ""), os.environ.get("JUDGE_MODEL", "")
-    return Judge(url, model, os.environ.get("JUDGE_KEY", "")) if url and model else None
+MISSING = "name a model in the run's configuration: judge"
 
 
 def need(name: str = "") -> Need:
-    """A judge, as something that a task needs."""
-    return Need("judge", name, "" if configured() else MISSING)
+    """A judge, as something that a task needs. `tasks.adapters.load` knows whether the run has one."""
+    return Need("judge", name, MISSING)
+
+
+def check(judge: Provider) -> None:
+    """Raises ConfigError if a grader that asks by itself cannot ask `judge`, or not within its limit."""
+    if judge.api != "openai":
+        raise ConfigError(f"judge: the benchmark's own grader asks it, by the API openai and not {judge.api}")
+    if judge.max_usd is not None:
+        raise ConfigError("judge: max_usd cannot be kept where the benchmark's own grader asks; leave it out")
+
+
+def endpoint(judge: Provider) -> dict[str, str | float]:
+    """What the grader's process needs to ask `judge`. It holds the key: for its standard input only."""
+    key = os.environ.get(judge.key_env, "") if judge.key_env else ""
+    return {"url": judge.base_url, "model": judge.model, "key": key, "timeout_s": judge.timeout_s}

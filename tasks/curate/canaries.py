@@ -5,11 +5,15 @@ the verifier takes away, is found before anybody trains on it.
 """
 
 import asyncio
+import shutil
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from proxy_addons.errors import InfrastructureError
+from proxy_addons.errors import VerifierError
+from tasks import steps
 from tasks.git_history import fresh_workspace
 from tasks.sandboxes import Sandbox
 from tasks.sandboxes import Spec
@@ -34,12 +38,17 @@ async def check_all(tasks: Sequence[Task], sandbox: Sandbox, at_once: int, repea
 
 async def why_dropped(task: Task, sandbox: Sandbox, repeats: int = 2, box: str = "canary") -> str | None:
     """The first reason not to keep `task`; None if there is none. Each workspace is scored `repeats` times. The
-    sandboxes' names start with `box`, for `reap`.
+    sandboxes' names start with `box`, for `reap`. In a task of several steps each step's solution must score 1, and
+    doing nothing in it 0 where the steps before are solved.
 
     Raises InfrastructureError if a sandbox is lost, and ConfigError if the task cannot be scored at all.
     """
-    if not (task.folder / "solution/solve.sh").is_file():
-        return "no_solution: solution/solve.sh is missing, so nobody knows that it can be solved"
+    for folder in [step.folder for step in task.steps] or [task.folder]:
+        if not (solution := folder / "solution/solve.sh").is_file():
+            missing = solution.relative_to(task.folder)
+            return f"no_solution: {missing} is missing, so nobody knows that it can be solved"
+    if task.steps:
+        return await _by_steps(task, sandbox, repeats, box)
     with tempfile.TemporaryDirectory(prefix="openforge-canary-") as temporary:
         for name, wanted in (("noop", 0.0), ("solution", 1.0)):
             place = Path(temporary, name)
@@ -51,27 +60,67 @@ async def why_dropped(task: Task, sandbox: Sandbox, repeats: int = 2, box: str =
     return None
 
 
-async def _solve(task: Task, sandbox: Sandbox, place: Path, box: str) -> str | None:
-    (place / "home").mkdir()
-    outcome = await sandbox.run(
-        Spec(
-            name=f"{box}-{task.id}-solve",
-            argv=("bash", f"{_SOLUTION}/solve.sh"),
-            env={},
-            workspace=place / "workspace",
-            home=place / "home",
-            log_dir=place / "logs",
-            binds_ro={_SOLUTION: task.folder / "solution"},
-            wall_s=task.agent_timeout_s,
-            image=task.image,
-        )
+async def _by_steps(task: Task, sandbox: Sandbox, repeats: int, box: str) -> str | None:
+    """The first reason not to keep a task of several steps; each begins where the one before was solved."""
+    with tempfile.TemporaryDirectory(prefix="openforge-canary-") as temporary:
+        place = Path(temporary, "place")
+        await asyncio.to_thread(fresh_workspace, task.environment, place / "workspace")
+        (place / "home").mkdir()
+        for number, step in enumerate(task.steps):
+            one = await asyncio.to_thread(_as_task, task, number, Path(temporary, f"step{number}"))
+            spec = _spec(one, place, f"{box}-{one.id}-setup", ("true",))
+            try:
+                await steps.begin(step, spec, sandbox)
+            except VerifierError as error:
+                return f"no_verdict: {error}"
+            reason = (
+                await _score(one, sandbox, place, f"{box}-{one.id}", "noop", 0.0, repeats)
+                or await _solve(one, sandbox, place, box)
+                or await _score(one, sandbox, place, f"{box}-{one.id}", "solution", 1.0, repeats)
+            )
+            if reason:
+                return f"{reason} (step {step.name})"
+    return None
+
+
+def _as_task(task: Task, number: int, folder: Path) -> Task:
+    """Step `number` as a task of its own, with its solution, in `folder`."""
+    step = task.steps[number]
+    steps.as_task(task.folder, task.steps[: number + 1], folder)
+    shutil.copytree(step.folder / "solution", folder / "solution")
+    return replace(
+        task,
+        id=f"{task.id}-step{number}",
+        folder=folder,
+        agent_timeout_s=step.agent_timeout_s,
+        verifier_timeout_s=step.verifier_timeout_s,
+        steps=(),
     )
+
+
+async def _solve(task: Task, sandbox: Sandbox, place: Path, box: str) -> str | None:
+    (place / "home").mkdir(exist_ok=True)
+    spec = _spec(task, place, f"{box}-{task.id}-solve", ("bash", f"{_SOLUTION}/solve.sh"))
+    outcome = await sandbox.run(replace(spec, binds_ro={_SOLUTION: task.folder / "solution"}))
     if outcome.reason == "lost":
         raise InfrastructureError(f"the sandbox of the solution of {task.id} was lost: {outcome.detail}")
     if outcome.reason != "exited":
         said = last_lines(outcome.stderr_path, 1, 200)
         return f"solution_failed: {outcome.reason}, {outcome.detail}{': ' if said else ''}{said}"
     return None
+
+
+def _spec(task: Task, place: Path, name: str, argv: tuple[str, ...]) -> Spec:
+    return Spec(
+        name=name,
+        argv=argv,
+        env={},
+        workspace=place / "workspace",
+        home=place / "home",
+        log_dir=place / f"{name}-logs",
+        wall_s=task.agent_timeout_s,
+        image=task.image,
+    )
 
 
 async def _score(

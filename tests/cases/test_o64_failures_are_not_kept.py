@@ -51,11 +51,11 @@ async def test_o64_what_failed_runs_again_and_what_is_done_does_not(
     tried: Counter[str] = Counter()
     ran: Counter[str] = Counter()
 
-    async def first_one_crashes(slot: Slot, rollout: Rollout, arena: Arena, *_: Any) -> dict[str, Any]:
+    async def first_one_crashes(slot: Slot, rollout: Rollout, arena: Arena, *_: Any) -> tuple[dict[str, Any], None]:
         tried[rollout.id] += 1
         if rollout.task == "t1" and rollout.sample == 2 and tried[rollout.id] == 1:
             raise RuntimeError("the controller stumbled")
-        return await solved(slot, rollout, arena)
+        return await solved(slot, rollout, arena), None
 
     async def run_stage(module: ModuleType) -> None:
         group_is_run = module.run_group

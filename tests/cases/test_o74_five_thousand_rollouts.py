@@ -48,14 +48,14 @@ async def test_o74_bounded_and_the_servers_work_grows_with_the_groups(
         messages += 1
         tell(self, event)
 
-    async def counted_try(slot: Slot, rollout: Rollout, arena: Arena, *_: Any) -> dict[str, Any]:
+    async def counted_try(slot: Slot, rollout: Rollout, arena: Arena, *_: Any) -> tuple[dict[str, Any], None]:
         nonlocal running, most, tried
         tried += 1
         running += 1
         most = max(most, running)
         row = await solved(slot, rollout, arena)
         running -= 1
-        return row
+        return row, None
 
     monkeypatch.setattr(PrefectHttpxAsyncClient, "send", counted_ask)
     monkeypatch.setattr(EventsWorker, "send", counted_tell)

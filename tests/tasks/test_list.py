@@ -15,9 +15,8 @@ def test_every_known_set_has_its_line(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_set_that_was_given_says_what_runs_and_what_is_missing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delenv("JUDGE_URL", raising=False)
     source = f"claweval:{checkout.make(tmp_path / 'checkout')}"
     assert task_list.main([source, "--tasks"]) == 0
     out = capsys.readouterr().out.splitlines()
@@ -30,7 +29,7 @@ def test_a_set_that_was_given_says_what_runs_and_what_is_missing(
         *["service", "ledger,", "file", "fixtures/notes.txt,", "file", "fixtures/count.py"],
     ]
     assert out[at + 2].split() == ["t2-judged", "judge", "(missing)"]
-    assert out[at + 3].startswith("    missing: judge (1 task): set JUDGE_URL")
+    assert out[at + 3].startswith("    missing: judge (1 task): name a model")
 
 
 @pytest.mark.parametrize(

@@ -124,11 +124,12 @@ def test_activations_computed_again_do_not_change_the_gradient(folder: Path) -> 
 def test_a_mixture_of_experts_is_trained_and_exported(tmp_path: Path) -> None:
     base = save_mixture(tmp_path / "base")
     learner, rows = make_learner(base, learning_rate=1e-2), [row(base, "a1", [1, 2, 3], [10, 11])]
-    before, numbers = learner.log_probs(rows)[0], learner.update(rows, {"a1": 1.0}, seed=0, step=0)
+    everywhere = [whole(each) for each in rows]
+    before, numbers = learner.log_probs(everywhere)[0], learner.update(rows, {"a1": 1.0}, seed=0, step=0)
     assert numbers["logprob_agreement"]["mean"] < 1e-5
     export(learner, base, tmp_path / "hf", torch.float32, rows[0])
     after = hf_log_probs(tmp_path / "hf", list(rows[0].ids))
-    assert after == pytest.approx(learner.log_probs(rows)[0], abs=1e-5)
+    assert after == pytest.approx(learner.log_probs(everywhere)[0], abs=1e-5)
     assert sum(after[3:]) > sum(before[3:])
     one, two = (load_file(place / "model.safetensors") for place in (base, tmp_path / "hf"))
     assert one.keys() == two.keys()

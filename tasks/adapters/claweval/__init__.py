@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from proxy_addons.errors import ConfigError
 from tasks.adapters import Item
 from tasks.adapters import Problems
+from tasks.adapters import judge as judges
 from tasks.adapters import task_id
 from tasks.adapters import unique
 from tasks.adapters import write_harbor
@@ -32,6 +33,7 @@ from tasks.adapters.claweval.sheet import Sheet
 from tasks.adapters.claweval.sheet import find
 from tasks.adapters.claweval.skill import PLACE
 from tasks.adapters.claweval.skill import skill
+from tasks.provider import Provider
 
 NAME = "claweval"
 ABOUT = "office work with mock services, documents and web pages"
@@ -110,10 +112,15 @@ def passed(task_score: float) -> bool:
 
 @dataclass(frozen=True)
 class Beside:
-    """A task's services and grader (`tasks.beside.Beside`)."""
+    """A task's services and grader (`tasks.beside.Beside`). Raises ConfigError if the grader cannot ask `judge`."""
 
     checkout: Path
     sheet: Sheet
+    judge: Provider | None = None
+
+    def __post_init__(self) -> None:
+        if self.judge:
+            judges.check(self.judge)
 
     def running(self, folder: Path) -> AbstractAsyncContextManager[tuple[str, int] | None]:
         paths = {endpoint.tool_name: endpoint for endpoint in self.sheet.tool_endpoints}
@@ -145,6 +152,6 @@ class Beside:
     async def grade(
         self, folder: Path, messages: Sequence[Mapping[str, Any]], left: bytes | None, timeout_s: float
     ) -> dict[str, float]:
-        scores = await grader.grade(self.checkout, self.sheet.folder, folder, messages, left, timeout_s)
+        scores = await grader.grade(self.checkout, self.sheet.folder, folder, messages, left, timeout_s, self.judge)
         total = score(scores["completion"], scores["robustness"], scores["safety"])
         return {"reward": float(passed(total)), "task_score": total, **scores}

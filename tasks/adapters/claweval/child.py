@@ -35,10 +35,10 @@ class NoJudge:
     """In the place of a judge: a grader that so much as asks whether there is one has no verdict without it."""
 
     def __getattr__(self, name: str) -> NoReturn:
-        State.fail("it asks a judge, and none is configured; set JUDGE_URL and JUDGE_MODEL")
+        State.fail("it asks a judge, and the run's configuration names none")
 
     def __bool__(self) -> NoReturn:
-        State.fail("it asks a judge, and none is configured; set JUDGE_URL and JUDGE_MODEL")
+        State.fail("it asks a judge, and the run's configuration names none")
 
 
 class Client:
@@ -66,7 +66,7 @@ def not_understood(seconds: float) -> NoReturn:
     State.fail("the judge's answer could not be read")
 
 
-def make_judge(given: dict[str, str] | None) -> Any:
+def make_judge(given: dict[str, Any] | None) -> Any:
     """ClawEval's own judge at the endpoint `given`, or what stands for none."""
     if given is None:
         return NoJudge()
@@ -74,7 +74,9 @@ def make_judge(given: dict[str, str] | None) -> Any:
     from openai import OpenAI
 
     judge = LLMJudge(model_id=given["model"], api_key=given["key"] or "none", base_url=given["url"])
-    judge.client = Client(OpenAI(api_key=given["key"] or "none", base_url=given["url"], max_retries=0, timeout=120.0))
+    judge.client = Client(
+        OpenAI(api_key=given["key"] or "none", base_url=given["url"], max_retries=0, timeout=given["timeout_s"])
+    )
     return judge
 
 

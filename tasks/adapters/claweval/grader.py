@@ -10,15 +10,15 @@ import math
 from asyncio.subprocess import PIPE
 from collections.abc import Mapping
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from proxy_addons.errors import VerifierError
-from tasks.adapters import judge
 from tasks.adapters.claweval.services import AUDIT
 from tasks.adapters.claweval.services import DISPATCHES
 from tasks.adapters.claweval.services import python
+from tasks.adapters.judge import endpoint
+from tasks.provider import Provider
 
 PARTS = ("completion", "robustness", "communication", "safety")
 _CHILD = Path(__file__).with_name("child.py")
@@ -32,8 +32,9 @@ async def grade(
     messages: Sequence[Mapping[str, Any]],
     left: bytes | None,
     timeout_s: float,
+    judge: Provider | None = None,
 ) -> dict[str, float]:
-    """The grader's scores (`PARTS`), each 0..1. Raises VerifierError if it gave none."""
+    """The grader's scores (`PARTS`), each 0..1; `judge` is whom it may ask. Raises VerifierError if it gave none."""
     if left is None:
         raise VerifierError("test.sh took no snapshot of the workspace")
     try:
@@ -47,7 +48,7 @@ async def grade(
         "dispatches": json.loads((folder / DISPATCHES).read_text()),
         "audit": json.loads((folder / AUDIT).read_text()),
         "snapshot": snapshot,
-        "judge": asdict(configured) if (configured := judge.configured()) else None,
+        "judge": endpoint(judge) if judge else None,
     }
     said = await _run(checkout, json.dumps(asked).encode(), timeout_s)
     if "trouble" in said:

@@ -8,6 +8,7 @@ from tasks.curate.families import basic
 from tasks.curate.families import code
 from tasks.curate.families import files
 from tasks.curate.families import logs
+from tasks.curate.families import misleading
 from tasks.curate.families import structured
 from tasks.curate.families import tables
 from tasks.curate.families import texts
@@ -15,7 +16,7 @@ from tasks.curate.families.family import Family
 
 FAMILIES: dict[str, Family] = {
     name: family
-    for module in (basic, texts, files, tables, structured, code, logs)
+    for module in (basic, texts, files, tables, structured, code, logs, misleading)
     for name, family in module.FAMILIES.items()
 }
 """By name, which is also the kind of their tasks."""

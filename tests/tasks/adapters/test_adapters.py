@@ -2,6 +2,7 @@
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from tasks import run
 from tasks.adapters import Item
 from tasks.adapters import Need
 from tasks.adapters import webvoyager
+from tasks.provider import Provider
 from tests.tasks.adapters import checkout
 
 
@@ -58,11 +60,11 @@ def test_two_tasks_of_one_name_are_refused() -> None:
 
 
 def test_what_is_missing_is_counted_in_tasks() -> None:
-    site, judge = Need("site", "a.example", "live"), Need("judge", "", "set JUDGE_URL")
+    site, judge = Need("site", "a.example", "live"), Need("judge", "", "name one")
     items = [item("a", site, judge, Need("program", "sh")), item("b", Need("site", "b.example", "live"))]
     assert adapters.lacking(items) == [
         ("site a.example and 1 more (2 tasks)", "live"),
-        ("judge (1 task)", "set JUDGE_URL"),
+        ("judge (1 task)", "name one"),
     ]
 
 
@@ -77,10 +79,7 @@ def test_a_set_of_which_nothing_runs_says_what_is_missing(tmp_path: Path) -> Non
     assert any("browser (1 task): no harness here drives one" in line for line in others)
 
 
-def test_what_runs_is_loaded_and_the_rest_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("JUDGE_URL", raising=False)
+def test_what_runs_is_loaded_and_the_rest_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     source = f"claweval:{checkout.make(tmp_path / 'checkout')}"
     with caplog.at_level(logging.WARNING):
         (task,) = adapters.load(source, tmp_path / "cache")
@@ -91,6 +90,25 @@ def test_what_runs_is_loaded_and_the_rest_is_told(
     before = sorted((tmp_path / "cache").iterdir())
     assert adapters.load(source, tmp_path / "cache")[0].digest == task.digest
     assert sorted((tmp_path / "cache").iterdir()) == before
+
+
+def test_with_a_judge_in_the_run_its_tasks_are_loaded_too(tmp_path: Path) -> None:
+    source = f"claweval:{checkout.make(tmp_path / 'checkout')}"
+    judge = Provider(base_url="http://127.0.0.1:1/v1", model="strict")
+    assert [task.id for task in run.load_tasks(source, judge)] == ["t1-find-twice-paid", "t2-judged"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"api": "anthropic"}, "by the API openai and not anthropic"),
+        ({"sampled_usd": 1.0, "max_usd": 5.0}, "max_usd cannot be kept"),
+    ],
+)
+def test_a_judge_that_the_graders_cannot_ask_is_refused(fields: dict[str, Any], said: str, tmp_path: Path) -> None:
+    judge = Provider.model_validate({"base_url": "http://127.0.0.1:1/v1", "model": "strict"} | fields)
+    with pytest.raises(ConfigError, match=said):
+        adapters.load(f"claweval:{checkout.make(tmp_path / 'checkout')}", tmp_path / "cache", judge)
 
 
 def test_a_grader_that_changed_makes_another_task(tmp_path: Path) -> None:

@@ -35,8 +35,7 @@ def change(folder: Path, **fields: Any) -> Item:
     return claweval.read(folder)[0]
 
 
-def test_reads_a_task_and_what_it_needs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("JUDGE_URL", raising=False)
+def test_reads_a_task_and_what_it_needs(folder: Path) -> None:
     first, judged = claweval.read(folder)
     assert (first.id, first.kind) == ("t1-find-twice-paid", "finance")
     assert first.instruction.endswith("are described in skills/claw-tools/SKILL.md.")
@@ -48,9 +47,6 @@ def test_reads_a_task_and_what_it_needs(folder: Path, monkeypatch: pytest.Monkey
     assert not first.missing
     assert judged.instruction == "Say something."
     assert [str(need) for need in judged.missing] == ["judge"]
-    monkeypatch.setenv("JUDGE_URL", "http://127.0.0.1:1/v1")
-    monkeypatch.setenv("JUDGE_MODEL", "judge")
-    assert not claweval.read(folder)[1].missing
 
 
 @pytest.mark.parametrize(
@@ -83,8 +79,7 @@ def test_a_grader_that_starts_programs_is_not_run_outside_a_sandbox(folder: Path
     assert [str(need) for need in claweval.read(folder)[0].missing] == ["grader in a sandbox"]
 
 
-def test_a_judge_is_found_in_the_grader_of_another_task(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("JUDGE_URL", raising=False)
+def test_a_judge_is_found_in_the_grader_of_another_task(folder: Path) -> None:
     text = 'from claw_eval.graders.base import load_peer_grader\nBase = load_peer_grader("T2_judged")\n'
     (folder / "tasks/T1_find_twice_paid/grader.py").write_text(text)
     assert [str(need) for need in claweval.read(folder)[0].missing] == ["judge"]
@@ -171,9 +166,8 @@ async def test_every_service_of_a_real_checkout_serves_its_tools(tmp_path: Path)
 
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(not GIVEN, reason="CLAW_EVAL_CHECKOUT names no checkout")
-async def test_doing_nothing_is_graded_and_is_no_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_doing_nothing_is_graded_and_is_no_pass(tmp_path: Path) -> None:
     """Every task of a real checkout that needs no judge, by its own services, snapshot and grader."""
-    monkeypatch.delenv("JUDGE_URL", raising=False)
     tasks = adapters.load(f"claweval:{GIVEN}", tmp_path / "cache")
     found = {}
     for task in tasks:

@@ -12,6 +12,7 @@ from proxy_addons.errors import VerifierError
 from tasks.adapters import claweval
 from tasks.adapters.claweval import grader as claweval_grader
 from tasks.adapters.claweval.sheet import Sheet
+from tasks.rewards.rubric import JudgeConfig
 from tests.tasks.adapters import checkout
 
 COUNT = "cmd:python /workspace/fixtures/count.py"
@@ -45,6 +46,12 @@ def left(report: str, count: str = "1") -> bytes:
 
 async def grade(folder: Path, task: str, snapshot: bytes | None, timeout_s: float = 30.0) -> dict[str, float]:
     return await claweval_grader.grade(folder, task, folder.parent, SAID, snapshot, timeout_s)
+
+
+async def judged(folder: Path, server: "JudgeServer") -> dict[str, float]:
+    sheet = claweval.read(folder)[1].record
+    assert isinstance(sheet, Sheet)
+    return await claweval.Beside(folder, sheet, server.config).grade(folder.parent, SAID, b"{}", 30.0)
 
 
 async def test_a_grader_scores_what_was_left(folder: Path) -> None:
@@ -97,16 +104,15 @@ async def test_a_grader_that_does_not_end_is_killed(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ['judge.evaluate("is it good?")', "1.0 if judge else 0.0"])
-async def test_a_missing_judge_is_no_zero(folder: Path, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_judge_is_no_zero(folder: Path, line: str) -> None:
     """The grader catches what goes wrong with its judge, and would go on with 0 (case O49)."""
-    monkeypatch.delenv("JUDGE_URL", raising=False)
     file = folder / "tasks/T2_judged/grader.py"
     file.write_text(
         file.read_text()
         .replace('judge.evaluate("is it good?")', line)
         .replace("except Exception", "except BaseException")
     )
-    with pytest.raises(VerifierError, match="it asks a judge, and none is configured"):
+    with pytest.raises(VerifierError, match="it asks a judge, and the run's configuration names none"):
         await grade(folder, "T2_judged", b"{}")
 
 
@@ -117,6 +123,7 @@ class JudgeServer:
     failures = 0
     status = 500
     asked: list[Any]
+    config: JudgeConfig
 
     async def answer(self, request: web.Request) -> web.Response:
         self.asked.append((await request.json(), request.headers["Authorization"]))
@@ -137,28 +144,28 @@ async def judge(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[JudgeServer]:
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    monkeypatch.setenv("JUDGE_URL", f"http://127.0.0.1:{runner.addresses[0][1]}/v1")
-    monkeypatch.setenv("JUDGE_MODEL", "strict")
-    monkeypatch.setenv("JUDGE_KEY", "secret-key")
+    monkeypatch.setenv("SOME_KEY", "secret-key")
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    server.config = JudgeConfig(base_url=url, model="strict", key_env="SOME_KEY")
     yield server
     await runner.cleanup()
 
 
 async def test_the_judge_is_asked_at_its_endpoint(folder: Path, judge: JudgeServer) -> None:
-    assert (await grade(folder, "T2_judged", b"{}"))["completion"] == 0.9
+    assert (await judged(folder, judge))["completion"] == 0.9
     ((body, key),) = judge.asked
     assert (body["model"], key) == ("strict", "Bearer secret-key")
 
 
 async def test_a_judge_that_fails_once_is_asked_again(folder: Path, judge: JudgeServer) -> None:
     judge.failures = 1
-    assert (await grade(folder, "T2_judged", b"{}"))["completion"] == 0.9
+    assert (await judged(folder, judge))["completion"] == 0.9
 
 
 async def test_a_judge_that_refuses_is_no_zero_and_the_key_is_not_told(folder: Path, judge: JudgeServer) -> None:
     judge.failures, judge.status = 99, 401
     with pytest.raises(VerifierError, match="the judge failed: AuthenticationError 401") as caught:
-        await grade(folder, "T2_judged", b"{}")
+        await judged(folder, judge)
     assert "secret" not in str(caught.value)
     assert len(judge.asked) == 1
 
@@ -166,7 +173,7 @@ async def test_a_judge_that_refuses_is_no_zero_and_the_key_is_not_told(folder: P
 async def test_a_judge_that_babbles_is_no_zero(folder: Path, judge: JudgeServer) -> None:
     judge.says = "It is quite good."
     with pytest.raises(VerifierError, match="the judge's answer could not be read"):
-        await grade(folder, "T2_judged", b"{}")
+        await judged(folder, judge)
 
 
 def test_the_conversation_in_clawevals_form() -> None:

@@ -49,8 +49,7 @@ class Script(Teacher):
 
 
 @pytest.fixture
-def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
-    monkeypatch.delenv("JUDGE_URL", raising=False)
+def task(tmp_path: Path) -> Task:
     return adapters.load(f"claweval:{checkout.make(tmp_path / 'checkout')}", tmp_path / "cache")[0]
 
 

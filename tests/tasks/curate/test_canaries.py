@@ -71,3 +71,50 @@ def test_the_command_line_names_the_dropped(tmp_path: Path, capsys: pytest.Captu
     assert said.err == "task one: solution_scores: 0, not 1\n"
     (tmp_path / "one/solution/solve.sh").write_text("echo 42 > answer.txt")
     assert taskset.main(["canaries", str(tmp_path)]) == 0
+
+
+STEP_CHECK = 'if [ "$(cat out.txt 2>/dev/null)" = "$(cat /tests/wanted)" ]; then echo 1; else echo 0; fi'
+
+
+def make_steps(root: Path, **solutions: str) -> taskset.Task:
+    """A task whose step NAME wants NAME in out.txt; the setup of a step that has one before copies that one's work."""
+    texts = {"tests/test.sh": f"{STEP_CHECK} > /logs/verifier/reward.txt", "environment/note": "", "task.toml": ""}
+    for number, (name, solution) in enumerate(solutions.items()):
+        texts["task.toml"] += f'[[steps]]\nname = "{name}"\n'
+        texts[f"steps/{name}/instruction.md"] = f"Write {name} to out.txt."
+        texts[f"steps/{name}/tests/wanted"] = name
+        texts[f"steps/{name}/solution/solve.sh"] = solution
+        if number:
+            texts[f"steps/{name}/workdir/setup.sh"] = "cp out.txt before.txt"
+    for path, text in texts.items():
+        (root / "several" / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / "several" / path).write_text(text)
+    return taskset.load(root)[0]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("two", "reason"),
+    [
+        ("[ $(cat before.txt) = one ] && echo two > out.txt", None),
+        ("true", "solution_scores: 0, not 1 (step two)"),
+        ("exit 3", "solution_scores: 0, not 1 (step two)"),
+    ],
+)
+async def test_each_step_is_solved_by_its_own_solution(two: str, reason: str | None, tmp_path: Path) -> None:
+    task = make_steps(tmp_path, one="echo one > out.txt", two=two)
+    assert await why_dropped(task, here("bubblewrap"), repeats=1) == reason
+
+
+@pytest.mark.timeout(60)
+async def test_what_is_wrong_with_a_step_is_told_of_it(tmp_path: Path) -> None:
+    task = make_steps(tmp_path, one="echo one > out.txt", two="echo two > out.txt")
+    (wanted := task.folder / "steps/two/tests/wanted").write_text("one")
+    assert await why_dropped(task, here("bubblewrap"), repeats=1) == "noop_scores: 1, not 0 (step two)"
+    wanted.write_text("two")
+    (task.folder / "steps/two/workdir/setup.sh").write_text("echo no database >&2; exit 3")
+    said = await why_dropped(task, here("bubblewrap"), repeats=1)
+    assert said == "no_verdict: step two: setup.sh failed (exited, 3): no database"
+    (task.folder / "steps/two/solution/solve.sh").unlink()
+    said = await why_dropped(task, here("bubblewrap"), repeats=1)
+    assert said is not None and said.startswith("no_solution: steps/two/solution/solve.sh is missing")

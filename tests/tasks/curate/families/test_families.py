@@ -6,6 +6,7 @@ That a draw may ask for nothing is meant (`tasks.curate.families`); that its sol
 import asyncio
 import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,3 +51,14 @@ async def test_what_is_drawn_can_be_solved_as_it_says(name: str, tmp_path: Path)
     # A no-op may pass by chance, not always. Everything else would be a family's own bug.
     assert set(dropped) <= {"noop_scores"}, reasons
     assert dropped.total() < len(tasks), reasons
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("level", [1, 2, 3])
+async def test_the_first_answer_of_a_stale_report_is_worth_nothing(level: int, tmp_path: Path) -> None:
+    made = FAMILIES["stale-report"].make(random.Random(level), level, "train")
+    first = replace(made, solution=made.solution.replace(" --fresh", ""))
+    for name, each in (("careful", made), ("first", first)):
+        draft.write(each, Labels("stale-report", "train", level), tmp_path / name)
+    said = [await why_dropped(task, here("bubblewrap"), repeats=1) for task in taskset.load(tmp_path)]
+    assert said == [None, "solution_scores: 0, not 1"]
