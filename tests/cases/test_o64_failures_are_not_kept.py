@@ -1,6 +1,7 @@
 """O64: a rollout task that failed is not served again as a result, and one that is done is not run again because its
 code changed. A real Prefect server keeps the results; what a try comes to is made up."""
 
+import asyncio
 import importlib.util
 import inspect
 from collections import Counter
@@ -50,10 +51,14 @@ async def test_o64_what_failed_runs_again_and_what_is_done_does_not(
 ) -> None:
     tried: Counter[str] = Counter()
     ran: Counter[str] = Counter()
+    other_done = asyncio.Event()
 
     async def first_one_crashes(slot: Slot, rollout: Rollout, arena: Arena, *_: Any) -> tuple[dict[str, Any], None]:
         tried[rollout.id] += 1
         if rollout.task == "t1" and rollout.sample == 2 and tried[rollout.id] == 1:
+            # The first error ends all that runs: it comes when the other group is done and kept.
+            await other_done.wait()
+            await asyncio.sleep(1.0)
             raise RuntimeError("the controller stumbled")
         return await solved(slot, rollout, arena), None
 
@@ -62,7 +67,10 @@ async def test_o64_what_failed_runs_again_and_what_is_done_does_not(
 
         async def counted(group: Any, *more: Any) -> Any:
             ran[group[0].group] += 1
-            return await group_is_run(group, *more)
+            rows = await group_is_run(group, *more)
+            if group[0].group == "r-e001-t0":
+                other_done.set()
+            return rows
 
         @flow
         async def stage() -> None:

@@ -91,8 +91,10 @@ def test_one_that_idled_or_that_the_server_closes_is_not_used_again(run: Run, mo
         server = Server(closing, PLAIN, PLAIN)
         async with server.running() as url, Connections() as connections:
             await connections.ask("POST", url)
-            await connections.ask("POST", url)
             monkeypatch.setattr(wire, "KEEPALIVE_S", 0.0)
+            await connections.ask("POST", url)
+            await asyncio.sleep(0.01)
+            assert [*connections._idle.values()] == [[]], "one that idles stays open"
             await connections.ask("POST", url)
         assert [len(own) for own in server.asked] == [1, 1, 1]
 
