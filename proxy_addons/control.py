@@ -166,7 +166,8 @@ class Control:
             raise ValueError(f"rollout {earlier_id} cannot be gone on with: it was not kept here")
         await asyncio.to_thread(carry_on, earlier.ledger, rollout.ledger)
         rollout.trajectory, rollout.findings = earlier.trajectory, earlier.findings
-        rollout.calls, rollout.sampled_tokens = earlier.calls, earlier.sampled_tokens
+        rollout.calls, rollout.asides = earlier.calls, earlier.asides
+        rollout.sampled_tokens = earlier.sampled_tokens
 
     async def _failure(self, http: web.Request) -> web.Response:
         """Answers when our side breaks under the rollout, or the rollout ends (`reason` null)."""
