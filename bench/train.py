@@ -1,15 +1,16 @@
 """`make bench-train`: what an update costs; the numbers go to bench/out/train.json.
 
-The rows are of real harnesses (`bench.long_rollouts`), the model is models/tiny. In one run, each in a process of its
-own, taking turns:
+The rows are of real harnesses (`bench.long_rollouts`), the model is models/tiny. In one run:
 
     ours    the learner's update on the merged rows, a row being a chain of calls
     plain   a loop in PyTorch and transformers on the same rows: the same loss, the same AdamW, one row per pass
     calls   the learner's update on rows of one call each, as they would be without merging
 
-Speed is trained-forward tokens per second of an update; what comes before it (imports, model) is `start_s`.
+Each has a process of its own, for its peak memory, its start (imports, model) and its tokens per second: those that
+pass the model in an update, over its time. The speed of ours over plain is taken in one process that has both and takes
+turns: the same kernels on the same rows differ by a fifth from one process to the next, and over minutes.
 
-    python -m bench.train --rollouts 2 --rounds 3
+    python -m bench.train --rollouts 2 --pairs 10
 """
 
 import argparse
@@ -45,8 +46,7 @@ MODEL = MODELS / "tiny"
 MIN_CALLS = 12
 GOALS = {"speed_over_plain": 0.9, "merging_tokens": 4.0}
 SETTINGS = TrainSettings(max_row_tokens=1 << 17, device="cpu")
-UPDATES = {"ours": 3, "plain": 3, "calls": 1}
-PARTS = tuple(UPDATES)
+PARTS = ("ours", "plain", "calls")
 
 
 def one_call_each(row: Row) -> Iterator[Row]:
@@ -110,44 +110,57 @@ def our_update(rows: list[Row], advantages: dict[str, float]) -> Callable[[], ob
     return lambda: learner.update(rows, advantages, seed=0, step=0)
 
 
-def measure(part: str, file: Path, born: float) -> dict[str, Any]:
-    """Updates by `part`, in this process, the median counts; the first, which is not among them, warms up. `born`: when
-    it was started (`time.time`)."""
-    rows = [
+def _read(file: Path) -> list[Row]:
+    return [
         Row(**{**row, "calls": tuple(row["calls"]), "versions": tuple(row["versions"])})
         for row in json.loads(file.read_text())
     ]
+
+
+def _made(part: str, rows: list[Row]) -> Callable[[], object]:
     advantages = {name: 1.0 - 2.0 * (n % 2) for n, name in enumerate(sorted({row.rollout for row in rows}))}
-    torch.set_num_threads(SETTINGS.threads)
-    update = (plain_update if part == "plain" else our_update)(rows, advantages)
-    start = time.time()
+    return (plain_update if part == "plain" else our_update)(rows, advantages)
+
+
+def _seconds(update: Callable[[], object]) -> float:
+    begun = time.perf_counter()
     update()
-    first = time.time() - start
-    seconds = []
-    for _ in range(UPDATES[part]):
-        begun = time.perf_counter()
+    return time.perf_counter() - begun
+
+
+def alone(part: str, rows: list[Row], born: float) -> dict[str, Any]:
+    """One update by `part` after a first that warms up. `born`: when this process was started (`time.time`)."""
+    update = _made(part, rows)
+    start_s = time.time() - born
+    first_s, seconds = _seconds(update), _seconds(update)
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"part": part, "seconds": seconds, "first_s": first_s, "start_s": start_s, "peak_mb": peak_mb}
+
+
+def side_by_side(rows: list[Row], pairs: int) -> dict[str, Any]:
+    """Updates by ours and plain in turns, who begins in turns too, after a first each that warms up."""
+    updates = {part: _made(part, rows) for part in ("ours", "plain")}
+    for update in updates.values():
         update()
-        seconds.append(time.perf_counter() - begun)
-    return {
-        "part": part,
-        "seconds": statistics.median(seconds),
-        "first_s": first,
-        "start_s": start - born,
-        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-    }
+    found: list[dict[str, float]] = []
+    for number in range(pairs):
+        order = list(updates) if number % 2 else list(updates)[::-1]
+        found.append({part: _seconds(updates[part]) for part in order})
+    return {"part": "pairs", "pairs": found, "ratio": statistics.median(one["plain"] / one["ours"] for one in found)}
 
 
-def in_a_process(part: str, file: Path) -> dict[str, Any]:
-    """What `measure` finds in a process of its own."""
+def in_a_process(part: str, file: Path, pairs: int) -> dict[str, Any]:
+    """What `alone` or `side_by_side` finds in a process of its own."""
     argv = [sys.executable, "-m", "bench.train", "--part", part, "--file", str(file), "--born", str(time.time())]
+    argv += ["--pairs", str(pairs)]
     done = subprocess.run(argv, capture_output=True, text=True, check=True, cwd=ROOT)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     print({key: round(value, 2) if isinstance(value, float) else value for key, value in found.items()}, flush=True)
     return found
 
 
-def run(folder: Path, each: int, rounds: int) -> dict[str, Any]:
-    """Record, then measure every part `rounds` times, taking turns."""
+def run(folder: Path, each: int, pairs: int) -> dict[str, Any]:
+    """Record, then measure every part, and ours beside plain."""
     ended = asyncio.run(record(MODEL, folder, each))
     bad = [(row["rollout"], row["reason"]) for row in ended if row["exit"] != "completed" or row["calls"] < MIN_CALLS]
     assert not bad, bad
@@ -159,20 +172,16 @@ def run(folder: Path, each: int, rounds: int) -> dict[str, Any]:
     files = {"ours": folder / "merged.json", "calls": folder / "apart.json", "plain": folder / "merged.json"}
     for file, rows in ((files["ours"], merged), (files["calls"], apart)):
         file.write_text(json.dumps([asdict(row) for row in rows]))
-    # Without merging an update takes many times as long: once is enough to see it.
-    order = [*(part for _ in range(rounds) for part in ("ours", "plain")), "calls"]
-    runs = [in_a_process(part, files[part]) for part in order]
     tokens = {"ours": sum(len(row.ids) for row in merged), "calls": sum(len(row.ids) for row in apart)}
     tokens["plain"] = tokens["ours"]
-    by_part = {part: [one for one in runs if one["part"] == part] for part in PARTS}
-    median = {
-        part: {key: round(statistics.median(one[key] for one in own), 3) for key in own[0] if key != "part"}
-        | {
+    parts = {}
+    for part in PARTS:
+        one = in_a_process(part, files[part], pairs)
+        parts[part] = {key: round(value, 3) for key, value in one.items() if key != "part"} | {
             "tokens": tokens[part],
-            "tokens_per_s": round(tokens[part] / statistics.median(one["seconds"] for one in own), 1),
+            "tokens_per_s": round(tokens[part] / one["seconds"], 1),
         }
-        for part, own in by_part.items()
-    }
+    beside = in_a_process("pairs", files["ours"], pairs)
     return {
         "model": {"folder": "models/tiny", "threads": SETTINGS.threads},
         "rollouts": {
@@ -183,21 +192,14 @@ def run(folder: Path, each: int, rounds: int) -> dict[str, Any]:
         "refused_calls": dict(report.refused),
         "trained_tokens": report.trained_tokens,
         "rows": {"merged": len(merged), "apart": len(apart)},
-        "parts": median,
-        # Of neighbours in time, so that a machine that is slower for a while is so for both.
-        "speed_over_plain": round(
-            statistics.median(
-                plain["seconds"] / ours["seconds"]
-                for ours, plain in zip(by_part["ours"], by_part["plain"], strict=True)
-            ),
-            3,
-        ),
+        "parts": parts,
+        "speed_over_plain": round(beside["ratio"], 3),
+        "pairs": [{part: round(seconds, 3) for part, seconds in one.items()} for one in beside["pairs"]],
         "merging": {
             "tokens": round(tokens["calls"] / tokens["ours"], 2),
-            "seconds": round(median["calls"]["seconds"] / median["ours"]["seconds"], 2),
+            "seconds": round(parts["calls"]["seconds"] / parts["ours"]["seconds"], 2),
         },
         "goals": GOALS,
-        "rounds": runs,
     }
 
 
@@ -205,20 +207,23 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.train", description=__doc__)
     parser.add_argument("--rollouts", type=int, default=2, help="in each harness")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--part", choices=[*PARTS, "pairs"], help=argparse.SUPPRESS)
     parser.add_argument("--file", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--born", type=float, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.part:
-        print(json.dumps(measure(args.part, args.file, args.born)))
+        torch.set_num_threads(SETTINGS.threads)
+        rows = _read(args.file)
+        found = side_by_side(rows, args.pairs) if args.part == "pairs" else alone(args.part, rows, args.born)
+        print(json.dumps(found))
         return
     with tempfile.TemporaryDirectory(prefix="openforge-bench-", dir=ROOT / ".openforge") as folder:
-        found = run(Path(folder), args.rollouts, args.rounds)
+        found = run(Path(folder), args.rollouts, args.pairs)
     OUT.mkdir(exist_ok=True)
     text = json.dumps(found, indent=1)
     (OUT / "train.json").write_text(text)
-    print(json.dumps({key: value for key, value in found.items() if key != "rounds"}, indent=1))
+    print(json.dumps({key: value for key, value in found.items() if key != "pairs"}, indent=1))
     print(f"written to {OUT / 'train.json'}")
 
 
