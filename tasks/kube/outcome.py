@@ -72,15 +72,27 @@ def read(job: dict[str, Any] | None, pod: dict[str, Any] | None, job_gone: bool,
         if not isinstance(state, Running | Waiting):
             return state
     failed = _failed(job)
-    if failed and not (pod is not None and failed.startswith(_GENERIC)):
-        return Lost(failed)
+    if failed and failed.startswith(_GENERIC) and not pod_gone:
+        # Jobs and pods are watched apart, and what the pod says is still on its way.
+        return Waiting("record_s", f"{failed}, and what became of the pod was not seen")
     if failed:
-        return Lost(state.detail if isinstance(state, Waiting) else failed)
+        return Lost(failed)
     if job_gone:
         return Lost("Deleted: somebody else deleted the Job")
     if pod_gone:
         return Lost("Gone: the pod is not there any more and left no last word")
     return Waiting("schedule_s", "no pod yet") if pod is None else state
+
+
+def is_running(pod: dict[str, Any]) -> bool:
+    """Whether the agent's container runs."""
+    return "running" in _agent(pod.get("status", {}))
+
+
+def _agent(status: dict[str, Any]) -> dict[str, Any]:
+    """The agent's container's state."""
+    statuses = status.get("containerStatuses", ())
+    return next((each.get("state", {}) for each in statuses if each["name"] == AGENT), {})
 
 
 def _read_pod(pod: dict[str, Any]) -> State:
@@ -93,8 +105,7 @@ def _read_pod(pod: dict[str, Any]) -> State:
         return Lost("NodeLost: the node does not answer")
     if broken := _broken_start(status):
         return broken
-    agent: dict[str, Any] = next((each for each in status.get("containerStatuses", ()) if each["name"] == AGENT), {})
-    ended = agent.get("state", {}).get("terminated")
+    ended = _agent(status).get("terminated")
     if ended:
         return _read_end(ended, pod)
     if "deletionTimestamp" in pod["metadata"]:
@@ -104,7 +115,7 @@ def _read_pod(pod: dict[str, Any]) -> State:
     scheduled = _condition(status, "PodScheduled", "False")
     if scheduled:
         return Waiting("schedule_s", _words(scheduled.get("reason"), scheduled.get("message")))
-    if "running" in agent.get("state", {}):
+    if "running" in _agent(status):
         return Running()
     return Waiting("schedule_s", "the pod has no node yet")
 

@@ -22,6 +22,7 @@ from tasks.kube.api import ApiError
 from tasks.kube.api import batch
 from tasks.kube.api import core
 from tasks.kube.manifest import LAUNCH
+from tasks.kube.outcome import is_running
 
 SILENCE_S = 90.0
 """Servers send a bookmark about once a minute."""
@@ -37,7 +38,8 @@ log = logging.getLogger(__name__)
 class Seen:
     """The last state of the launch `mark`'s Job and pod. `changed` is set at every news, and cleared by who reads it.
 
-    `job_gone` and `pod_gone`: it was there and is not any more; what was last known of it stays.
+    `job_gone` and `pod_gone`: it was there and is not any more; what was last known of it stays. `ran`: the agent's
+    container was seen running, also where a later state of the pod does not tell.
     """
 
     mark: str
@@ -45,6 +47,7 @@ class Seen:
     pod: dict[str, Any] | None = None
     job_gone: bool = False
     pod_gone: bool = False
+    ran: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -145,6 +148,7 @@ class Watch:
             self._gone(kind, seen)
             return
         setattr(seen, kind, item)
+        seen.ran = seen.ran or (kind == "pod" and is_running(item))
         seen.changed.set()
 
     def _gone(self, kind: str, seen: Seen) -> None:

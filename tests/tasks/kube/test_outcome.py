@@ -93,6 +93,11 @@ CASES: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None, State]] = {
         pod(phase="Failed", reason="Evicted", message="low on memory"),
         Lost("Evicted: low on memory"),
     ),
+    "the job's end is seen before the pod's": (
+        job("Failed", "BackoffLimitExceeded"),
+        pod({"running": {}}),
+        Waiting("record_s", "BackoffLimitExceeded: words, and what became of the pod was not seen"),
+    ),
     "a job that failed after the agent ended": (
         job("Failed", "BackoffLimitExceeded"),
         pod(ended(3, "Error")),
@@ -139,5 +144,7 @@ def test_read(of_job: dict[str, Any] | None, of_pod: dict[str, Any] | None, expe
 def test_gone() -> None:
     running = pod({"running": {}})
     assert read(None, running, False, True) == Lost("Gone: the pod is not there any more and left no last word")
+    failed = job("Failed", "BackoffLimitExceeded")
+    assert read(failed, running, False, True) == Lost("BackoffLimitExceeded: words")
     assert read({"status": {}}, None, True, False) == Lost("Deleted: somebody else deleted the Job")
     assert read({"status": {}}, pod(ended(3, "Error")), True, True) == Ended(3, False, "Error")
