@@ -253,9 +253,13 @@ def _open(spec: Spec, owner: int) -> Box:
 def give(folder: Path, owner: int) -> None:
     """Make `owner` the owner of a folder and of all in it. Only the folder itself may be behind a link."""
     os.chown(folder, owner, owner)
-    for parent, folders, files in os.walk(folder):
-        for name in folders + files:
-            os.lchown(os.path.join(parent, name), owner, owner)
+    waiting = [str(folder)]
+    while waiting:  # Python 3.11's own walk calls itself for every folder in a folder
+        with os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                os.lchown(entry.path, owner, owner)
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
 
 
 async def to_the_end(work: Coroutine[Any, Any, None]) -> None:

@@ -248,6 +248,20 @@ def test_home_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
         list(local.boxes())
 
 
+def test_give_reaches_folders_deeper_than_python_recurses(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root gives files away")
+    deepest = tmp_path
+    for _ in range(sys.getrecursionlimit() + 50):
+        deepest /= "d"
+        deepest.mkdir()
+    local.give(tmp_path, 1000)
+    assert deepest.stat().st_uid == 1000
+    while deepest != tmp_path:  # pytest's own cleaning calls itself, too
+        deepest.rmdir()
+        deepest = deepest.parent
+
+
 def test_give_does_not_follow_links(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root gives files away")
