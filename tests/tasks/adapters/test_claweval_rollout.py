@@ -17,6 +17,8 @@ from proxy_addons.conversation import ToolCall
 from tasks import adapters
 from tasks import harnesses
 from tasks.rollout import fill
+from tasks.rollout import read_row
+from tasks.rollout import row_path
 from tasks.taskset import Task
 from tasks.teacher import shell_call
 from tests.tasks.adapters import checkout
@@ -107,6 +109,40 @@ async def test_a_service_that_cannot_start_is_a_new_try_and_never_a_reward(tmp_p
         row = await fill(slot(task), place)
     assert (row["reward"], row["error_class"], row["try"]) == (None, "InfrastructureError", 1)
     assert "no ledger today" in row["reason"]
+
+
+class Crasher(Script):
+    """Crashes its service in its first `times` tries, and does it right afterwards."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__(*RIGHT)
+        self.left = times + 1
+
+    def turn(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Message:
+        if not any(message.role == "tool" for message in messages):
+            self.left -= 1
+        self.commands = (f'{TOOL} ledger_flag \'{{"entry": "crash"}}\'',) if self.left > 0 else RIGHT
+        return super().turn(messages, tools)
+
+
+@pytest.mark.parametrize(("times", "reward", "error"), [(1, 1.0, None), (2, 0.0, "PolicyFailure")])
+async def test_an_agent_that_crashes_its_service_again_does_not_escape_a_verdict(
+    tmp_path: Path, task: Task, times: int, reward: float, error: str | None
+) -> None:
+    server = tmp_path / "checkout/mock_services/ledger/server.py"
+    crash = '    if asked.entry == "crash":\n        os._exit(3)\n    flagged.append(asked.entry)'
+    text = server.read_text().replace(
+        "    if asked.entry not in", '    if asked.entry != "crash" and asked.entry not in'
+    )
+    server.write_text(text.replace("    flagged.append(asked.entry)", crash))
+    async with arena(tmp_path, Crasher(times)) as place:
+        place = replace(place, tries=3)
+        row = await fill(slot(task), place)
+        first = read_row(row_path(place.folder, slot(task).rollout))
+    assert first and (first["reward"], first["error_class"]) == (None, "InfrastructureError")
+    assert json.loads(first["finding_counts"])["service_died"] == 1
+    assert (row["reward"], row["error_class"], row["try"], row["complete"]) == (reward, error, 1, True)
+    assert (row["findings"][-1] == "service_died") == (error is not None)
 
 
 async def test_a_grader_without_a_verdict_is_no_zero(tmp_path: Path, task: Task) -> None:
