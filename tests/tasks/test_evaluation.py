@@ -114,7 +114,7 @@ def test_a_recording_with_a_hole_has_a_verdict_but_no_behaviour(tasks: list[Task
 
 
 def test_recovery_is_from_what_the_task_names_as_misleading_too(tasks: list[Task], tmp_path: Path) -> None:
-    """Of `RECOVERED`, one call failed and was made good; with `fine` named, another one misled, and it did not succeed."""
+    """In `RECOVERED` one call failed and was made good; `fine`, where named, misled another, and it did not succeed."""
     rows = [attempt(tmp_path, tasks[0].id, 0, 0.0)]
     for misleading, value in (((), 1.0), (("fine",), 0.5)):
         (row,), _, _ = evaluated(rows, [replace(tasks[0], misleading=misleading)], tmp_path)
