@@ -27,6 +27,10 @@ class ServiceDied(InfrastructureError):
 class Beside(Protocol):
     """One task's. Only a benchmark's adapter makes one: a task folder cannot name programs to run out here."""
 
+    @property
+    def has_tools(self) -> bool:
+        """Whether `running` serves any; only a local sandbox has a way to them."""
+
     def running(self, folder: Path) -> AbstractAsyncContextManager[tuple[str, int] | None]:
         """The services, for the time of the block; where their tools are served, or None if the task has none.
 

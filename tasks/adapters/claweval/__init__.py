@@ -142,6 +142,10 @@ class Beside:
         if self.judge:
             judges.check(self.judge)
 
+    @property
+    def has_tools(self) -> bool:
+        return bool(self.sheet.served())
+
     def running(self, folder: Path) -> AbstractAsyncContextManager[tuple[str, int] | None]:
         paths = {endpoint.tool_name: endpoint for endpoint in self.sheet.tool_endpoints}
         routes = {
