@@ -37,6 +37,7 @@ READY_S = 60.0
 """Longer than the 10 s that tasks allow: many rollouts start theirs at once."""
 CALL_S = 30.0
 EXIT_S = 1.0
+"""How long after its socket closed a service's exit status may come."""
 _LAUNCH = Path(__file__).with_name("launch.py")
 _KILLED = (-signal.SIGKILL, -signal.SIGTERM)
 """Exit statuses of a program that somebody else ended: nobody in a sandbox can, the kernel and people here can."""
@@ -130,7 +131,7 @@ class _Gate:
                 text = await answer.text()
                 status = answer.status
         except (aiohttp.ClientError, TimeoutError) as error:
-            with contextlib.suppress(TimeoutError):  # its socket closes a moment before its exit status is known
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(to.process.wait(), EXIT_S)
             why = to.trouble() or f"service {to.service.name} did not answer: {type(error).__name__}"
             self.broken.setdefault(to.service.port, why)
