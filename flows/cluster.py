@@ -53,6 +53,12 @@ def settings(config: RolloutConfig, run: str, harnesses: Sequence[Harness], task
         for task in tasks
         if task.allow_hosts or task.model_hosts
     ]
+    served = [task.id for task in tasks if task.beside and task.beside.has_tools]
+    if served:
+        problems.append(
+            f"tasks: {len(served)} of them, {served[0]} among them, have tools beside the sandbox, which only a local "
+            "one has; use profile local"
+        )
     if config.engine_replicas != 1:
         problems.append("engine_replicas: a cluster's policy servers are named in kubernetes.policies; leave it out")
     if TOKEN not in os.environ:

@@ -28,6 +28,9 @@ from pydantic_core import ErrorDetails
 
 from proxy_addons.errors import ConfigError
 from proxy_addons.identity import check_name
+from tasks.adapters import CHOICES
+from tasks.adapters import Choices
+from tasks.adapters import is_benchmark
 from tasks.rewards.rubric import JudgeConfig
 from training.job import Objective
 from training.rows import SIDE_CALLS
@@ -175,6 +178,7 @@ class RolloutConfig(Part):
 
     harnesses: list[Harness] = Field(default=["claude_code", "codex"], min_length=1, description="harnesses to run in")
     tasks: str = Field(default="builtin", min_length=1, description="builtin, a task set's folder, or NAME:FOLDER")
+    benchmark: Choices = CHOICES
 
     model: str = Field(default="tiny", min_length=1, description="tiny, smollm2, or a Hugging Face model folder")
     engine: Literal["embedded", "vllm"] = Field(default="embedded", description="policy server")
@@ -213,6 +217,12 @@ class RolloutConfig(Part):
     def _cut_is_kept_here(self) -> Self:
         if self.continue_cut and self.profile != "local":
             raise ValueError("continue_cut: what a cut rollout left is kept on this machine only; use profile local")
+        return self
+
+    @model_validator(mode="after")
+    def _choices_are_about_a_benchmark(self) -> Self:
+        if self.benchmark != CHOICES and not is_benchmark(self.tasks):
+            raise ValueError(f"benchmark: tasks {self.tasks} is none; leave it out, or give tasks as NAME:FOLDER")
         return self
 
     @field_validator("run")

@@ -47,8 +47,10 @@ from flows.evaluate_config import EvaluateConfig
 from proxy_addons import records
 from proxy_addons.errors import ConfigError
 from proxy_addons.errors import OpenForgeError
+from tasks import adapters
 from tasks import evaluation
 from tasks import taskset
+from tasks.adapters import Item
 from tasks.curate import band
 from tasks.curate import build
 from tasks.curate import canaries
@@ -84,13 +86,13 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Workshop:
-    """What the rounds of a curation share. `evaluated` are the tasks that none may read like."""
+    """What the rounds of a curation share. `evaluated` are the instructions that no task may read like, by name."""
 
     config: CurateConfig
     run: RunFolder
     proposer: Proposer
     sandbox: Sandbox
-    evaluated: Mapping[str, Task]
+    evaluated: Mapping[str, str]
 
     @property
     def name(self) -> str:
@@ -170,15 +172,20 @@ async def _open(config: CurateConfig, name: str) -> AsyncIterator[Workshop]:
         yield Workshop(config, run, proposer, sandbox, evaluated)
 
 
-def evaluation_tasks(sets: Sequence[str]) -> dict[str, Task]:
-    """The tasks of evaluation sets, by a name that tells the set: of `builtin` the held-out ones, of a folder all.
+def evaluation_tasks(sets: Sequence[str]) -> dict[str, str]:
+    """The instructions of evaluation sets, by names that tell set and task: of `builtin` the held-out tasks', of a
+    folder or a benchmark all, whether they can run here or not.
 
     Raises ConfigError if a folder is no task set.
     """
-    found: dict[str, Task] = {}
+    found: dict[str, str] = {}
     for source in sets:
-        tasks = [each for each in load_tasks(source) if source != "builtin" or each.split == "heldout"]
-        found |= {f"{source}/{each.id}": each for each in tasks}
+        tasks: Sequence[Task | Item]
+        if benchmark := adapters.split(source):
+            tasks = benchmark[0].read(benchmark[1])
+        else:
+            tasks = [each for each in load_tasks(source) if source != "builtin" or each.split == "heldout"]
+        found |= {f"{source}/{each.id}": each.instruction for each in tasks}
     return found
 
 

@@ -38,7 +38,7 @@ class CurateConfig(RolloutConfig):
     )
     evaluation_sets: list[str] = Field(
         default=["builtin"],
-        description="no task may read like one of these: builtin (its held-out tasks), or folders of task sets",
+        description="no task may read like one of these: builtin (its held-out tasks), folders, NAME:FOLDER",
     )
     canary_repeats: int = Field(default=2, ge=2, le=100, description="times each verifier must say the same")
 

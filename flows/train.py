@@ -149,7 +149,7 @@ async def open_session(config: Config, stand_in: StandIn | None = None) -> Async
     """
     name = config.run or new_run_name(datetime.now())
     base = model_folder(config.model)
-    tasks = load_tasks(config.tasks, config.judge)
+    tasks = load_tasks(config.tasks, config.judge, config.benchmark)
     judge = Judge(config.judge, ROOT / ".openforge" / "judge") if config.judge else None
     if not judge and (judged := [task.id for task in tasks if task.judged]):
         raise ConfigError(f"judge: {len(judged)} tasks, {judged[0]} among them, have a rubric; say who judges them")

@@ -107,6 +107,10 @@ FINDINGS: Mapping[str, Finding] = {
     "group_deadline": Finding(
         "warning", "rollout", "It was ended because half of its group was done long before it; it has no reward."
     ),
+    # a benchmark's services (tasks/beside.py)
+    "service_died": Finding(
+        "warning", "rollout", "A service broke at the agent's calls: tried again, and 0 where it broke in a retry too."
+    ),
     # the verifier (tasks/verify.py)
     "changed": Finding("warning", "rollout", "The agent changed this file of the tests; the original was run."),
     "planted": Finding("warning", "rollout", "The agent left this file, which could steer tests; they ran without."),

@@ -35,11 +35,12 @@ _OPERATORS = frozenset({";", "&", "&&", "|", "||", "(", ")", ";;", "|&"})
 @dataclass(frozen=True)
 class Action:
     """A tool call that the policy sampled. `tools` are what it used: the tool's name, or a shell command's programs;
-    `failed` is None if no result of it was seen."""
+    `failed` is None if no result of it was seen; `misled` if it did not fail and holds what the task says misleads."""
 
     tools: frozenset[str]
     changes: bool
     failed: bool | None
+    misled: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,9 @@ class Axes:
 UNKNOWN = Axes(None, None, None, None, None)
 
 
-def read_trace(calls: Iterable[Mapping[str, Any]], succeeded: bool) -> Trace:
-    """One attempt's trace from its rows of the `calls` table (`COLUMNS`). Side calls are no turns."""
+def read_trace(calls: Iterable[Mapping[str, Any]], succeeded: bool, misleading: Sequence[str] = ()) -> Trace:
+    """One attempt's trace from its rows of the `calls` table (`COLUMNS`). Side calls are no turns. `misleading` are the
+    task's texts of results that are plain and wrong."""
     turns = [
         call
         for call in sorted(calls, key=lambda call: call["call"])
@@ -80,7 +82,7 @@ def read_trace(calls: Iterable[Mapping[str, Any]], succeeded: bool) -> Trace:
             results.setdefault(message["tool_call_id"], message)
     # A turn that opens a branch repeats the history; only its last message was sampled in it.
     sampled = [delta[-1] for delta in messages if delta and delta[-1]["role"] == "assistant"]
-    actions = [_action(tool_call, results) for turn in sampled for tool_call in turn.get("tool_calls", ())]
+    actions = [_action(tool_call, results, misleading) for turn in sampled for tool_call in turn.get("tool_calls", ())]
     malformed = sum(bool(MALFORMED.intersection(call["findings"] or ())) for call in turns)
     return Trace(succeeded, len(turns), malformed, tuple(actions))
 
@@ -123,21 +125,24 @@ def _error_recovery(trace: Trace) -> float | None:
             later = trace.actions[place + 1 :]
             again = any(other.failed is False and other.tools & action.tools for other in later)
             recovered.append(again or (trace.succeeded and bool(later)))
+        elif action.misled:  # to use the tool again shows nothing: it would mislead again
+            recovered.append(trace.succeeded)
     return sum(recovered) / len(recovered) if recovered else None
 
 
-def _action(call: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]) -> Action:
+def _action(call: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]], misleading: Sequence[str]) -> Action:
     name = call["name"]
     given = _arguments(call.get("arguments") or "")
     result = results.get(call.get("id") or "")
     failed = None if result is None else result_failed(result)
+    misled = result is not None and not failed and any(text in result.get("content", "") for text in misleading)
     command = given.get("command", given.get("cmd"))
     if name in SHELL_TOOLS and command:
         programs, changes = read_command(command)
-        return Action(programs, changes, failed)
+        return Action(programs, changes, failed, misled)
     # An editor with sub-commands (`view`, `create`, ...) changes things by some of them only.
     verb = command if isinstance(command, str) else name
-    return Action(frozenset({name}), bool(_CHANGES.search(verb)), failed)
+    return Action(frozenset({name}), bool(_CHANGES.search(verb)), failed, misled)
 
 
 def _arguments(text: str) -> Mapping[str, Any]:

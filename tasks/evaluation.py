@@ -117,7 +117,7 @@ def read_attempts(tries: Iterable[Row], tasks: Iterable[Task], folder: Path, pri
     by_id = {task.id: task for task in tasks}
     rows: list[dict[str, Any]] = []
     for (task, harness), found in _cells(last_tries(tries)).items():
-        traces = {row["rollout"]: trace for row in found if (trace := _trace(row, folder))}
+        traces = {row["rollout"]: trace for row in found if (trace := _trace(row, folder, by_id[task]))}
         measured = dict(zip(traces, behaviour.axes(list(traces.values())), strict=True))
         for attempt, row in enumerate(found):
             scored, trace = is_scored(row), traces.get(row["rollout"])
@@ -143,11 +143,11 @@ def read_attempts(tries: Iterable[Row], tasks: Iterable[Task], folder: Path, pri
     return rows
 
 
-def _trace(row: Row, folder: Path) -> Trace | None:
+def _trace(row: Row, folder: Path, task: Task) -> Trace | None:
     path = str(folder / "calls" / f"{row['rollout']}.parquet")
     if not (is_scored(row) and row["complete"] and has_calls(path)):
         return None
-    return behaviour.read_trace(read_calls(path, behaviour.COLUMNS), row["reward"] >= SUCCESS)
+    return behaviour.read_trace(read_calls(path, behaviour.COLUMNS), row["reward"] >= SUCCESS, task.misleading)
 
 
 def _cost(row: Row, prices: Row | None) -> float | None:

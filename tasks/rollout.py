@@ -1,8 +1,9 @@
 """One slot of a group: a task, a harness, a sandbox, a recording, a verdict. A bad rollout is data, not a crash.
 
 A slot is filled by tries. A try that our own machinery broke (`InfrastructureError`) is followed by another, up to the
-run's limit; it never becomes a reward. With `continue_cut` the next one goes on with it (`tasks.cut`). Each try leaves
-two files, its calls and its row, both whole or not there, so that a run that was cut off knows what is still owed.
+run's limit; it never becomes a reward. With `continue_cut` the next one goes on with it (`tasks.cut`). What the agent
+may have broken itself (`ServiceDied`) is its failure if it breaks in a later try too. Each try leaves two files, its
+calls and its row, both whole or not there, so that a run that was cut off knows what is still owed.
 """
 
 import asyncio
@@ -31,6 +32,8 @@ from proxy_addons.packing import has_calls
 from proxy_addons.packing import read_calls
 from tasks import steps
 from tasks import transcript
+from tasks.beside import SERVICE_DIED
+from tasks.beside import ServiceDied
 from tasks.cut import WRITTEN_S
 from tasks.cut import Cut
 from tasks.cut import carry_sessions
@@ -147,21 +150,23 @@ async def fill(slot: Slot, arena: Arena, deadline: Deadline | None = None) -> di
     rollout = slot.rollout
     # The slot is held from try to try: what has begun is finished before anything new begins.
     cut: Cut | None = None
+    died = False
     async with arena.slots.place(rollout.epoch), late(deadline) as overdue:
         while True:
-            row, cut = await _try(slot, rollout, arena, overdue, cut)
+            row, cut = await _try(slot, rollout, arena, overdue, cut, died)
             path = row_path(arena.folder, rollout)
             await asyncio.to_thread(records.write, str(path), records.table([row], records.ROLLOUTS))
             if row["error_class"] != "InfrastructureError" or rollout.try_ + 1 >= arena.tries:
                 return row
             rollout = rollout.next_try()
+            died |= SERVICE_DIED in row["findings"]
 
 
 async def _try(
-    slot: Slot, rollout: Rollout, arena: Arena, overdue: "asyncio.Future[str]", earlier: Cut | None
+    slot: Slot, rollout: Rollout, arena: Arena, overdue: "asyncio.Future[str]", earlier: Cut | None, died: bool
 ) -> tuple[dict[str, Any], Cut | None]:
     """One try, from registration to verdict, as a `rollouts` row. It goes on with `earlier`, if it can; returned too is
-    what the next try can go on with, if it was cut."""
+    what the next try can go on with, if it was cut. `died`: an earlier one ended by `ServiceDied`."""
     started = datetime.now(UTC)
     row: dict[str, Any] = {
         "schema_version": records.SCHEMA_VERSION,
@@ -205,11 +210,15 @@ async def _try(
                     row |= _entered(steps.combine(slot.task.step_reward, slot.task.steps, verdicts), row)
                 else:
                     row |= await _score(slot, arena, scratch, row)
+    except ServiceDied as error:
+        row |= {"error_class": error.error_class, "reason": str(error), "exit": SERVICE_DIED}
+        row |= _found(row, SERVICE_DIED)
+        if died:  # twice, each time at this policy's calls, is no accident; a third try would let it escape its verdict
+            row |= {"error_class": PolicyFailure.__name__, "reward": 0.0, "verdict_reason": f"in a retry too: {error}"}
     except OpenForgeError as error:
         row |= {"error_class": error.error_class, "reason": str(error), "exit": row.get("exit") or "not_started"}
     except Overdue as error:
-        row |= {"reason": str(error), "exit": "overdue", "findings": [*row["findings"], FINDING]}
-        row["finding_counts"] = row["finding_counts"] | {FINDING: 1}
+        row |= {"reason": str(error), "exit": "overdue"} | _found(row, FINDING)
     finally:
         if summary.get("kept"):
             left = Cut(rollout, scratch, timings["rollout"], summary["calls"])
@@ -440,9 +449,14 @@ def _entered(verdict: Verdict, row: Mapping[str, Any]) -> dict[str, Any]:
         "reward_parts": records.to_json(verdict.parts),
         "verdict_reason": verdict.reason,
         "error_class": verdict.error_class or row["error_class"],
-        "findings": [*row["findings"], *verdict.flags],
-        "finding_counts": row["finding_counts"] | dict.fromkeys(verdict.flags, 1),
+        **_found(row, *verdict.flags),
     }
+
+
+def _found(row: Mapping[str, Any], *codes: str) -> dict[str, Any]:
+    """A row's findings with these, which are about the rollout."""
+    counts = row["finding_counts"] | dict.fromkeys(codes, 1)
+    return {"findings": [*row["findings"], *codes], "finding_counts": counts}
 
 
 @contextlib.contextmanager

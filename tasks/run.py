@@ -23,6 +23,8 @@ from proxy_addons.errors import ConfigError
 from tasks import adapters
 from tasks import builtin
 from tasks import taskset
+from tasks.adapters import CHOICES
+from tasks.adapters import Choices
 from tasks.provider import Provider
 from tasks.report import write_text
 from tasks.statistics import Rate
@@ -140,15 +142,15 @@ def exclusive(file: Path, otherwise: str) -> Iterator[None]:
         yield
 
 
-def load_tasks(source: str, judge: Provider | None = None) -> list[Task]:
+def load_tasks(source: str, judge: Provider | None = None, choices: Choices = CHOICES) -> list[Task]:
     """The tasks of a set: `builtin`, a folder of Harbor tasks, or a benchmark as NAME:FOLDER, whose graders
-    may ask `judge`. Raises ConfigError.
+    may ask `judge`; `choices` are about a benchmark only. Raises ConfigError.
 
     What is no folder of Harbor tasks is written as one to the cache folder first.
     """
     if source != "builtin":
         if adapters.split(source):
-            return adapters.load(source, ROOT / ".openforge" / "tasks", judge)
+            return adapters.load(source, ROOT / ".openforge" / "tasks", judge, choices)
         return taskset.load(Path(source))
     folder = ROOT / ".openforge" / "tasks" / f"builtin-{BUILTIN_SEED}-{BUILTIN_TRAIN}-{BUILTIN_HELDOUT}"
     if not folder.exists():

@@ -42,7 +42,8 @@ class Task:
     container image, `memory_mb` and `cpus` what it asks for; None where it does not say. `judged`: its reward counts a
     rubric, so that a judge must be configured. `beside`: a benchmark's services and grader (`tasks.adapters`). `steps`:
     in a task of several, which are run one after the other, and `step_reward` how their rewards become one
-    (`tasks.steps`). `mcp_servers`: whose tools the policy has besides the harness's own (`tasks.mcp`).
+    (`tasks.steps`). `mcp_servers`: whose tools the policy has besides the harness's own (`tasks.mcp`). `misleading`:
+    texts of tool results that were put there to mislead (`tasks.behaviour`).
     """
 
     id: str
@@ -63,6 +64,7 @@ class Task:
     steps: tuple[Step, ...] = ()
     step_reward: str = "mean"
     mcp_servers: tuple[McpServer, ...] = ()
+    misleading: tuple[str, ...] = ()
 
     @property
     def environment(self) -> Path:
@@ -158,6 +160,12 @@ def _settings(file: Path) -> tuple[dict[str, Any], list[str]]:
         settings[key] = tables["metadata"].get(key, default)
         if not isinstance(settings[key], str):
             problems.append(f"task.toml: metadata.{key} must be text, not {settings[key]!r}")
+    try:
+        settings["misleading"] = tuple(_texts(tables["metadata"].get("misleading", [])))
+        if "" in settings["misleading"]:
+            raise ValueError("must be no empty text, which every result has")
+    except ValueError as error:
+        problems.append(f"task.toml: metadata.misleading: {error}")
     for key in ("allow_hosts", "model_hosts"):
         try:
             named = _texts(tables["environment"].get(key, []))

@@ -4,6 +4,8 @@ them."""
 from collections.abc import Iterable
 from collections.abc import Sequence
 from dataclasses import replace
+from hashlib import sha256
+from io import BytesIO
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -27,8 +29,13 @@ class Vision:
 
     def why_not(self, row: Row) -> str | None:
         """Why the images of `row` cannot be shown in their places; None if they can."""
+        sizes = []
         try:
-            sizes = [_open(name).size for name in row.images]
+            for name in row.images:
+                data = _read(name)
+                if sha256(data).hexdigest() != Path(name).name:
+                    return "image_changed"
+                sizes.append(Image.open(BytesIO(data)).size)
         except OSError:
             return "image_missing"
         patches = [self._processor.get_number_of_image_patches(height, width, {}) for width, height in sizes]
@@ -58,7 +65,7 @@ class Vision:
     def _shown(self, row: Row) -> dict[str, torch.Tensor]:
         if not row.images:
             return {}
-        pictures = [_open(name).convert("RGB") for name in row.images]
+        pictures = [Image.open(BytesIO(_read(name))).convert("RGB") for name in row.images]
         return dict(self._processor(images=pictures, return_tensors="pt"))
 
     def _positions(self, ids: Sequence[int], grids: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -84,10 +91,11 @@ def vision_of(folder: Path) -> Vision | None:
     return Vision(folder, config) if hasattr(config, "vision_config") else None
 
 
-def _open(name: str) -> Image.Image:
-    """The image whose file is `name` and an extension. Raises OSError if it is not there or cannot be read."""
+def _read(name: str) -> bytes:
+    """The image whose file is `name`, which ends in its digest, and an extension. Raises OSError if it is not there."""
     files, path = fsspec.url_to_fs(name)
     found = files.glob(f"{path}.*")
     if not found:
         raise FileNotFoundError(name)
-    return Image.open(files.open(found[0]))
+    data: bytes = files.cat_file(found[0])
+    return data

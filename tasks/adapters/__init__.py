@@ -21,12 +21,15 @@ from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from typing import Literal
 from typing import Protocol
 from typing import TypeVar
 from typing import cast
 
 import yaml
 from pydantic import BaseModel
+from pydantic import ConfigDict
+from pydantic import Field
 from pydantic import ValidationError
 
 from proxy_addons.errors import ConfigError
@@ -40,6 +43,23 @@ log = logging.getLogger(__name__)
 
 _MAX_ID = 40
 _Record = TypeVar("_Record", bound=BaseModel)
+
+
+class Choices(BaseModel):
+    """What a run may choose about a benchmark (`benchmark` in its configuration)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tools: Literal["commands", "mcp"] = Field(
+        default="commands", description="how the policy gets a task's tools: commands in a SKILL.md, or an MCP server"
+    )
+    train_share: float = Field(
+        default=0.0, ge=0, lt=1, description="share of the tasks that may be trained on; the others stay held out"
+    )
+
+
+CHOICES = Choices()
+"""What holds where a run chooses nothing."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +79,20 @@ class Need:
 
 @dataclass(frozen=True)
 class Item:
-    """One task of a benchmark. `id` is ours and can be part of a rollout's id; `record` is the set's own data."""
+    """One task of a benchmark. `id` is ours and can be part of a rollout's id; `record` is the set's own data.
+
+    `kin` are marks of what it shares with others of the set: tasks with one mark in common are on one side of a split.
+    `split` and `tools` are the run's (`Choices`).
+    """
 
     id: str
     instruction: str
     kind: str
     needs: tuple[Need, ...]
     record: BaseModel
+    kin: tuple[str, ...] = ()
+    split: str = "heldout"
+    tools: str = "commands"
 
     @property
     def missing(self) -> tuple[Need, ...]:
@@ -77,7 +104,8 @@ class Adapter(Protocol):
     """What a module offers. `ABOUT` is the set in a few words, `GIVE` what folder it wants.
 
     Only one whose tasks can run here has `write`, and, where tasks have services or graders of their own, a class
-    `Beside` (`tasks.beside`) that is made of the set's folder, an item's record and the run's judge or None.
+    `Beside` (`tasks.beside`) that is made of the set's folder, an item's record and the run's judge or None. One whose
+    `write` heeds `Item.tools` says so: `TOOLS = True`.
     """
 
     NAME: str
@@ -98,11 +126,17 @@ def get(name: str) -> Adapter:
     return cast(Adapter, import_module(f"{__name__}.{name}"))
 
 
+def is_benchmark(source: str) -> bool:
+    """Whether `source` is spelled NAME:FOLDER."""
+    name, colon, _ = source.partition(":")
+    return bool(colon) and "/" not in name
+
+
 def split(source: str) -> tuple[Adapter, Path] | None:
     """The adapter and folder of `NAME:FOLDER`; None if `source` is not spelled so."""
-    name, colon, folder = source.partition(":")
-    if not colon or "/" in name:
+    if not is_benchmark(source):
         return None
+    name, _, folder = source.partition(":")
     adapter = get(name)
     path = Path(folder).expanduser().absolute()
     if not path.exists():
@@ -110,17 +144,24 @@ def split(source: str) -> tuple[Adapter, Path] | None:
     return adapter, path
 
 
-def load(source: str, cache: Path, judge: Provider | None = None) -> list[Task]:
+def load(source: str, cache: Path, judge: Provider | None = None, choices: Choices = CHOICES) -> list[Task]:
     """The tasks of `NAME:FOLDER` that can run here, written as Harbor folders into `cache` first. `judge`: the run's.
 
     Raises ConfigError if none can, with each thing that is missing and how many tasks lack it, or if `judge` is one
-    that the set's graders cannot ask.
+    that the set's graders cannot ask, or for a choice that it does not leave.
     """
+    from tasks.adapters.sides import divided  # here, because it reads this module
+
     found = split(source)
     if found is None:
         raise ConfigError(f"task set {source}: spell it NAME:FOLDER")
     adapter, folder = found
-    items = [_judged(item) if judge else item for item in adapter.read(folder)]
+    if choices.tools != CHOICES.tools and not hasattr(adapter, "TOOLS"):
+        raise ConfigError(f"benchmark.tools: {adapter.NAME} has no tools to give in another way; leave it out")
+    items = adapter.read(folder)
+    if choices.train_share:
+        items = divided(items, choices.train_share)
+    items = [replace(_judged(item) if judge else item, tools=choices.tools) for item in items]
     ready = [item for item in items if not item.missing]
     if not ready:
         lines = (f"task set {source}: {missing}: {remedy}" for missing, remedy in lacking(items))
@@ -241,7 +282,7 @@ def write_harbor(
     (out / "environment").mkdir(exist_ok=True)
     (out / "tests").mkdir(exist_ok=True)
     kind = re.sub(r"[^a-z0-9_-]", "_", item.kind.lower())[:30] or "other"
-    toml = _TOML.format(kind=kind, agent_s=float(agent_s), verifier_s=float(verifier_s)) + more
+    toml = _TOML.format(kind=kind, split=item.split, agent_s=float(agent_s), verifier_s=float(verifier_s)) + more
     for path, text in {"instruction.md": item.instruction, "task.toml": toml, **files}.items():
         (out / path).parent.mkdir(parents=True, exist_ok=True)
         (out / path).write_text(text)
@@ -252,7 +293,7 @@ version = "1.0"
 
 [metadata]
 kind = "{kind}"
-split = "heldout"
+split = "{split}"
 
 [agent]
 timeout_sec = {agent_s}

@@ -7,6 +7,7 @@ the verifier takes away, is found before anybody trains on it.
 import asyncio
 import shutil
 import tempfile
+from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from tasks.git_history import fresh_workspace
 from tasks.sandboxes import Sandbox
 from tasks.sandboxes import Spec
 from tasks.sandboxes.capture import last_lines
+from tasks.steps import Step
 from tasks.taskset import Task
 from tasks.verify import verify
 
@@ -38,8 +40,8 @@ async def check_all(tasks: Sequence[Task], sandbox: Sandbox, at_once: int, repea
 
 async def why_dropped(task: Task, sandbox: Sandbox, repeats: int = 2, box: str = "canary") -> str | None:
     """The first reason not to keep `task`; None if there is none. Each workspace is scored `repeats` times. The
-    sandboxes' names start with `box`, for `reap`. In a task of several steps each step's solution must score 1, and
-    doing nothing in it 0 where the steps before are solved.
+    sandboxes' names start with `box`, for `reap`. In a task of several steps each step's solution must score 1 and have
+    what lets the next step begin (`min_reward`), and doing nothing in it 0 where the steps before are solved.
 
     Raises InfrastructureError if a sandbox is lost, and ConfigError if the task cannot be scored at all.
     """
@@ -73,10 +75,11 @@ async def _by_steps(task: Task, sandbox: Sandbox, repeats: int, box: str) -> str
                 await steps.begin(step, spec, sandbox)
             except VerifierError as error:
                 return f"no_verdict: {error}"
+            ends = None if step is task.steps[-1] else step
             reason = (
                 await _score(one, sandbox, place, f"{box}-{one.id}", "noop", 0.0, repeats)
                 or await _solve(one, sandbox, place, box)
-                or await _score(one, sandbox, place, f"{box}-{one.id}", "solution", 1.0, repeats)
+                or await _score(one, sandbox, place, f"{box}-{one.id}", "solution", 1.0, repeats, ends)
             )
             if reason:
                 return f"{reason} (step {step.name})"
@@ -124,9 +127,17 @@ def _spec(task: Task, place: Path, name: str, argv: tuple[str, ...]) -> Spec:
 
 
 async def _score(
-    task: Task, sandbox: Sandbox, place: Path, box: str, name: str, wanted: float, repeats: int
+    task: Task,
+    sandbox: Sandbox,
+    place: Path,
+    box: str,
+    name: str,
+    wanted: float,
+    repeats: int,
+    ends: Step | None = None,
 ) -> str | None:
-    """Why the workspace's verdicts are not all `wanted`; None if they are."""
+    """Why the workspace's verdicts are not all `wanted`, or let no step follow the one that `ends`; None if all is
+    well."""
     seen: list[float] = []
     for number in range(repeats):
         verdict = await verify(
@@ -136,9 +147,16 @@ async def _score(
             return f"no_verdict: of {name}: {verdict.reason}"
         if verdict.flags:
             return f"flagged: {name} without any agent: {verdict.flags[0]}"
+        if ends and not steps.goes_on(ends, verdict):
+            has, wants = map(_listed, (verdict.parts | {"reward": verdict.reward}, ends.min_reward))
+            return f"{name}_scores: {has}, but min_reward wants {wants} for the next step to begin"
         seen.append(verdict.reward)
     if len(set(seen)) > 1:
         return f"flaky: the same {name} scored {' and '.join(f'{reward:g}' for reward in sorted(set(seen)))}"
     if seen[0] != wanted:
         return f"{name}_scores: {seen[0]:g}, not {wanted:g}"
     return None
+
+
+def _listed(parts: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:g}" for name, value in parts.items())

@@ -19,7 +19,8 @@ class Unusable(ValueError):
 class Draft:
     """One task. `files` are the workspace's and `tests` the verifier's, path → text; `solution` is bash.
 
-    `image` is the container image for a cluster, None for its default one.
+    `image` is the container image for a cluster, None for its default one. `misleading`: lines that a tool says and
+    that are wrong, none of which is in a true answer.
     """
 
     instruction: str
@@ -27,6 +28,7 @@ class Draft:
     tests: Mapping[str, str]
     solution: str
     image: str | None = None
+    misleading: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ def read(folder: Path) -> Draft:
 def _toml(draft: Draft, labels: Labels) -> str:
     agent_s, verifier_s = labels.timeouts_s
     image = f"docker_image = {json.dumps(draft.image)}\n" if draft.image else ""
+    misleading = f"misleading = {json.dumps(draft.misleading)}\n" if draft.misleading else ""
     return _TOML.format(
         kind=json.dumps(labels.kind),
         split=json.dumps(labels.split),
@@ -104,6 +107,7 @@ def _toml(draft: Draft, labels: Labels) -> str:
         agent_s=agent_s,
         verifier_s=verifier_s,
         image=image,
+        misleading=misleading,
     )
 
 
@@ -114,7 +118,7 @@ version = "1.0"
 kind = {kind}
 split = {split}
 level = {level}
-
+{misleading}
 [verifier]
 timeout_sec = {verifier_s}
 

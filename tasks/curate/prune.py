@@ -38,10 +38,10 @@ class Pruned:
     dropped: Mapping[str, str] = field(default_factory=dict)
 
 
-def prune(folders: Sequence[Path], kept: Sequence[Task], evaluated: Mapping[str, Task], limits: Limits) -> Pruned:
-    """Prune the proposals in `folders`; `kept` stay whatever comes. `evaluated` are the tasks of evaluation sets, by a
-    name that tells people which they are. Held-out tasks are looked at first, so that a task to train on gives way to
-    the one that it is like, and else an earlier proposal stays."""
+def prune(folders: Sequence[Path], kept: Sequence[Task], evaluated: Mapping[str, str], limits: Limits) -> Pruned:
+    """Prune the proposals in `folders`; `kept` stay whatever comes. `evaluated` are the instructions of evaluation
+    sets' tasks, by a name that tells people which they are. Held-out tasks are looked at first, so that a task to train
+    on gives way to the one that it is like, and else an earlier proposal stays."""
     dropped: dict[str, str] = {}
     valid: list[Task] = []
     for folder in folders:
@@ -52,8 +52,8 @@ def prune(folders: Sequence[Path], kept: Sequence[Task], evaluated: Mapping[str,
         else:
             valid.append(task)
     wordings, works = Index(limits.likeness), Index(limits.likeness)
-    for name, task in evaluated.items():
-        wordings.add(name, pieces(task.instruction))
+    for name, instruction in evaluated.items():
+        wordings.add(name, pieces(instruction))
     for task in kept:
         _remember(task, wordings, works)
     stays = []

@@ -29,10 +29,12 @@ from proxy_addons import records
 from proxy_addons.capability import Capability
 from proxy_addons.errors import ConfigError
 from proxy_addons.packing import read_calls
+from tasks import adapters
 from tasks import harnesses
 from tasks.engines import publish
 from tasks.kube import manifest
 from tasks.kube import sidecar
+from tasks.provider import Provider
 from tasks.proxies import TOKEN
 from tasks.proxies import Proxies
 from tasks.proxy import proxy_python
@@ -41,6 +43,7 @@ from tasks.run import ROOT
 from tests.kube.cluster import Cluster
 from tests.kube.cluster import cluster
 from tests.kube.mounted import Mounted
+from tests.tasks.adapters import checkout
 from tests.tasks.kube.support import left
 from training.child import free_port
 from training.child import free_ports
@@ -272,6 +275,15 @@ def test_what_a_cluster_cannot_do_is_one_line(given: dict[str, Any], line: str) 
     with pytest.raises(ConfigError) as refused:
         on_cluster.settings(config, "r", [harnesses.load(name) for name in config.harnesses], [])
     assert str(refused.value).startswith(line) and len(str(refused.value).splitlines()) == 1
+
+
+def test_tasks_with_tools_beside_the_sandbox_are_refused_before_the_run(tmp_path: Path) -> None:
+    source, judge = f"claweval:{checkout.make(tmp_path / 'checkout')}", Provider(base_url="http://a.test", model="m")
+    served, toolless = adapters.load(source, tmp_path / "cache", judge)
+    config = load_config({"profile": "kubernetes", "kubernetes": {"proxies": HOSTS}})
+    with pytest.raises(ConfigError, match=r"^tasks: 1 of them, t1-find-twice-paid among them, have tools beside the"):
+        on_cluster.settings(config, "r", [harnesses.load("codex")], [served, toolless])
+    assert on_cluster.settings(config, "r", [harnesses.load("codex")], [toolless])
 
 
 def test_without_the_proxies_password_nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:

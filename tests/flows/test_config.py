@@ -54,6 +54,14 @@ def test_a_loaded_config_loads_to_itself() -> None:
         ({"engine": "sglang"}, "engine: 'sglang' is refused: input should be 'embedded' or 'vllm'."),
         ({"profile": "cloud"}, "profile: 'cloud' is refused: input should be 'local' or 'kubernetes'."),
         ({"harnesses": ["codex", "codex"]}, "harnesses: ['codex', 'codex'] is refused: name each harness once."),
+        (
+            {"benchmark": {"tools": "mcp"}},
+            "benchmark: tasks builtin is none; leave it out, or give tasks as NAME:FOLDER.",
+        ),
+        (
+            {"tasks": "claweval:/x", "benchmark": {"train_share": 1}},
+            "benchmark.train_share: 1 is refused: input should be less than 1.",
+        ),
         ({"max_tokens": 16384}, "max_tokens: 16384 is refused: must be below max_model_len (8192)"),
         ({"top_p": 0.9}, "top_p: 0.9 is refused: the trainer computes log-probabilities of the whole distribution"),
         ({"top_k": 40}, "top_k: 40 is refused: the trainer computes"),

@@ -19,6 +19,7 @@ from prefect.settings import PREFECT_API_URL
 from prefect.testing.utilities import prefect_test_harness
 
 from flows.curate import curate
+from flows.curate import evaluation_tasks
 from flows.curate import show
 from flows.curate_config import CurateConfig
 from proxy_addons import records
@@ -28,9 +29,11 @@ from tasks.curate import funnel
 from tasks.curate import wishes
 from tasks.curate.decisions import recall
 from tasks.curate.model_proposer import TOPICS
+from tasks.run import BUILTIN_HELDOUT
 from tasks.run import ROOT
 from tasks.run import load_tasks
 from tests.support.provider import provider
+from tests.tasks.adapters import checkout
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -209,6 +212,17 @@ def test_the_next_round_refines_what_was_outside_the_band(probed: Path) -> None:
         assert wish.parent and wish.level == levels[wish.parent] + (1 if wish.direction == "harder" else -1)
         assert wish.transcript
         assert by_task[wish.task]["round"] == 1
+
+
+def test_a_benchmark_that_cannot_run_here_is_kept_clear_of_all_the_same(tmp_path: Path) -> None:
+    """One task needs a judge, which a curation has none of, the other a live site."""
+    source = f"claweval:{checkout.make(tmp_path / 'checkout')}"
+    question = {"web_name": "Shop", "id": "Shop--0", "ques": "How much is it?", "web": "https://shop.example/"}
+    (tmp_path / "WebVoyager_data.jsonl").write_text(json.dumps(question))
+    found = evaluation_tasks([source, f"webvoyager:{tmp_path}", "builtin"])
+    assert found[f"{source}/t2-judged"] == "Say something."
+    assert "How much is it?" in found[f"webvoyager:{tmp_path}/shop-0"]
+    assert len([name for name in found if name.startswith("builtin/")]) == BUILTIN_HELDOUT
 
 
 @pytest.mark.parametrize(

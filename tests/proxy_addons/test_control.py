@@ -1,12 +1,15 @@
-"""The orchestrator's side of the engines: what they can do, and which weights they must show."""
+"""The orchestrator's side of the engines, what they can do and which weights they must show, and of the rollouts: what
+is left of one, and how the next try goes on with it."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
+from tests.support.recording import Recording
 from tests.support.recording import recording
 from tests.support.scripted_engine import ScriptedEngine
 from tests.support.scripted_engine import serving
@@ -92,3 +95,87 @@ async def test_what_a_dead_controller_left_is_ended_and_can_be_registered_again(
             assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
         summary, rows = await proxy.end(rollout)
     assert (summary["complete"], len(rows)) == (True, 1)
+
+
+def turn(*said: str, tools: bool = True) -> dict[str, Any]:
+    """A request whose messages are the user's and the policy's in turns."""
+    messages = [{"role": ("user", "assistant")[number % 2], "content": text} for number, text in enumerate(said)]
+    sh = {"type": "function", "function": {"name": "sh", "parameters": {"type": "object"}}}
+    return {"model": "m", "messages": messages, "tools": [sh] if tools else []}
+
+
+async def ask(proxy: Recording, rollout: str, *bodies: dict[str, Any]) -> None:
+    async with proxy.client(rollout) as client:
+        for body in bodies:
+            assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
+
+
+async def test_a_kept_try_is_gone_on_with_and_its_turns_and_side_calls_count_on(
+    toy_model: Path, tmp_path: Path
+) -> None:
+    """Two turns and two side calls are allowed: the first try had one of those and both of these."""
+    async with (
+        serving(ScriptedEngine(lambda prompt, n: [72, 73])) as engine,
+        recording(toy_model, engine.url, tmp_path) as proxy,
+    ):
+        first = await proxy.register(max_calls=2)
+        await ask(proxy, first, turn("go"), turn("a title?", tools=False), turn("another?", tools=False))
+        summary, rows = await proxy.end(first, keep="1")
+        assert (summary["kept"], summary["complete"], len(rows)) == (True, True, 3)
+        said = json.loads(rows[0]["messages_delta"])[-1]["content"]
+        again = await proxy.register(try_=1, continues=first, max_calls=2)
+        await ask(proxy, again, turn("go", said, "on"), turn("go", said, "and on"), turn("a third?", tools=False))
+        summary, more = await proxy.end(again)
+    assert (summary["kept"], summary["complete"]) == (False, True)
+    assert {row["rollout"] for row in more} == {again}
+    assert [row["call"] for row in more] == list(range(6))
+    assert [row["sampled_ids"] for row in more[:3]] == [row["sampled_ids"] for row in rows]
+    assert (more[3]["parent_call"], more[3]["chain"]) == (0, more[0]["chain"])
+    assert ["out_of_calls" in row["findings"] for row in more] == [False] * 4 + [True] * 2
+    assert len(engine.asked) == 4
+    assert not list(tmp_path.glob(".*.ledger"))
+
+
+async def test_the_tokens_of_a_kept_try_count_on(toy_model: Path, tmp_path: Path) -> None:
+    async with (
+        serving(ScriptedEngine(lambda prompt, n: [72, 73])) as engine,
+        recording(toy_model, engine.url, tmp_path) as proxy,
+    ):
+        first = await proxy.register(max_total_tokens=2)
+        await ask(proxy, first, turn("go"))
+        await proxy.end(first, keep="1")
+        again = await proxy.register(try_=1, continues=first, max_total_tokens=2)
+        await ask(proxy, again, turn("go on"))
+        summary, _ = await proxy.end(again)
+    assert (summary["out_of_budget"], summary["sampled_tokens"], len(engine.asked)) == ("out_of_tokens", 2, 1)
+
+
+async def test_what_was_not_kept_cannot_be_gone_on_with(toy_model: Path, tmp_path: Path) -> None:
+    async def refused(proxy: Recording, continues: str) -> str:
+        body = {"run": "r", "epoch": 1, "task": "toy", "sample": 0, "try_": 1, "harness": "test", "key": "k"}
+        body |= {"calls_path": str(tmp_path / "x.parquet"), "continues": continues}
+        answer = await proxy.control.post("/rollouts", json=body)
+        assert answer.status_code == 400
+        return str(answer.json()["error"])
+
+    async with (
+        serving(ScriptedEngine(lambda prompt, n: [72])) as engine,
+        recording(toy_model, engine.url, tmp_path) as proxy,
+    ):
+        first = await proxy.register()
+        assert (await proxy.end(first, keep="1"))[0]["kept"] is False, "nothing was answered"
+        for keep in ({}, {"keep": "1"}):
+            first = await proxy.register()
+            await ask(proxy, first, turn("go"))
+            assert (await proxy.end(first, **keep))[0]["kept"] is bool(keep)
+            if not keep:
+                assert await refused(proxy, first) == f"rollout {first} cannot be gone on with: it was not kept here"
+        # A try that begins afresh lets the kept one go, and so does the end of its run.
+        await proxy.end(await proxy.register(try_=1))
+        assert "it was not kept here" in await refused(proxy, first)
+        assert not list(tmp_path.glob(".*.ledger"))
+        first = await proxy.register()
+        await ask(proxy, first, turn("go"))
+        await proxy.end(first, keep="1")
+        await proxy.control.delete("/runs/r")
+        assert "it was not kept here" in await refused(proxy, first)

@@ -38,10 +38,13 @@ class Recording:
         harness: str = "test",
         allow_hosts: tuple[str, ...] = (),
         model_hosts: tuple[str, ...] = (),
+        try_: int = 0,
+        continues: str | None = None,
         **limits: Any,
     ) -> str:
-        body: dict[str, Any] = {"run": "r", "epoch": 1, "task": task, "sample": 0, "try_": 0, "harness": harness}
-        rollout = f"r-e001-{task}-s00-t0"
+        body: dict[str, Any] = {"run": "r", "epoch": 1, "task": task, "sample": 0, "try_": try_, "harness": harness}
+        body |= {"continues": continues}
+        rollout = f"r-e001-{task}-s00-t{try_}"
         self.keys[rollout] = f"secret-key-of-{task}"
         body |= {"key": self.keys[rollout], "calls_path": str(self.folder / f"{rollout}.parquet")}
         body |= {"allow_hosts": allow_hosts, "model_hosts": model_hosts}
@@ -49,8 +52,8 @@ class Recording:
         assert answer.status_code == 201, answer.text
         return rollout
 
-    async def end(self, rollout: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        answer = await self.control.delete(f"/rollouts/{rollout}")
+    async def end(self, rollout: str, **query: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        answer = await self.control.delete(f"/rollouts/{rollout}", params=query)
         assert answer.status_code == 200, answer.text
         assert {code.split(":")[0] for code in answer.json()["findings"]} <= set(FINDINGS)
         return answer.json(), records.read(answer.json()["calls_path"], records.CALLS)

@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 from dataclasses import asdict
+from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +63,17 @@ def save_seeing_policy(folder: Path) -> Path:
     return folder
 
 
-def paint(folder: Path, name: str, width: int, height: int) -> tuple[str, list[int]]:
-    """An image on disk: its file without the extension, and its tokens in a prompt."""
+def paint(folder: Path, width: int, height: int) -> tuple[str, list[int]]:
+    """An image on disk, named by its digest as the proxy does it: its file without the extension, and its tokens in a
+    prompt."""
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(width)
     pixels = torch.randint(0, 256, (height, width, 3), dtype=torch.uint8).numpy()
-    Image.fromarray(pixels).save(folder / f"{name}.png")
-    return str(folder / name), [START, *[IMAGE] * (width // 32 * (height // 32)), END]
+    data = BytesIO()
+    Image.fromarray(pixels).save(data, "png")
+    file = folder / sha256(data.getvalue()).hexdigest()
+    file.with_suffix(".png").write_bytes(data.getvalue())
+    return str(file), [START, *[IMAGE] * (width // 32 * (height // 32)), END]
 
 
 def plain_log_probs(folder: Path, rows: list[Row]) -> list[list[float]]:

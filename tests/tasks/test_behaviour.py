@@ -113,6 +113,42 @@ def test_error_recovery(actions: list[Action], succeeded: bool, value: float | N
     assert axes([trace(*actions, succeeded=succeeded)])[0].error_recovery == value
 
 
+STALE = ("ann 15", "last entry: 2025-03-01")
+TRUE = "ann 90\nlast entry: 2025-04-02"
+MISLED = (
+    call(0, USER, says("a", "sh totals.sh")),
+    call(1, result("a", "ann 15\nbob 7\nlast entry: 2025-03-01"), says("b", "tail -n 1 data.csv")),
+    call(2, result("b", "2025-04-02,ann,75"), says("c", "sh totals.sh --fresh")),
+    call(3, result("c", TRUE), says("d", "echo 90 > answer.txt")),
+    call(4, result("d", ""), DONE),
+)
+
+
+def test_a_misleading_result_is_recovered_from_where_the_attempt_succeeded_all_the_same() -> None:
+    """By hand: one call misled, none failed. Solved 1/1, not solved 0/1; never seen, undefined."""
+    solved, fooled = (read_trace(MISLED, succeeded, STALE) for succeeded in (True, False))
+    assert [action.misled for action in solved.actions] == [True, False, False, False]
+    assert [values.error_recovery for values in axes([solved, fooled])] == [1.0, 0.0]
+    careful = read_trace(
+        [call(0, USER, says("a", "sh totals.sh --fresh")), call(1, result("a", TRUE), DONE)], False, STALE
+    )
+    assert axes([careful])[0].error_recovery is None
+    assert axes([read_trace(MISLED, True)])[0].error_recovery is None  # a task that names nothing
+
+
+def test_failed_and_misleading_results_are_counted_together_each_call_once() -> None:
+    """By hand, not solved: `sh` failed and a later `sh` did not, made good; `sh` misled, not made good; `cat` failed
+    with the misleading text in it, a failure, and no `cat` follows: 1 of 3. Solved: 2 of 3, nothing follows it."""
+    rows = (
+        call(0, USER, says("a", "sh totals.sh")),
+        call(1, result("a", "Exit code 1\nno data", "tool_error"), says("b", "sh totals.sh")),
+        call(2, result("b", "ann 15"), says("c", "cat kept")),
+        call(3, result("c", "Exit code 1\nann 15", "tool_error"), DONE),
+    )
+    found = [read_trace(rows, succeeded, STALE) for succeeded in (False, True)]
+    assert [values.error_recovery for values in axes(found)] == [1 / 3, 2 / 3]
+
+
 def test_step_efficiency_is_against_the_shortest_success() -> None:
     found = axes([trace(*[act("sh")] * 2), trace(*[act("sh")] * 4), trace(act("sh"), succeeded=False)])
     assert [a.step_efficiency for a in found] == [1.0, 0.5, None]

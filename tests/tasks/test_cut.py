@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from typing import cast
 
 import psutil
 import pytest
@@ -28,6 +29,9 @@ from tasks.rollout import Slot
 from tasks.rollout import fill
 from tasks.rollout import recorded
 from tasks.rollout import row_path
+from tasks.sandboxes import Outcome
+from tasks.sandboxes import Sandbox
+from tasks.sandboxes import Spec
 from tests.tasks.arena import Teacher
 from tests.tasks.arena import arena
 from tests.tasks.arena import slot
@@ -70,6 +74,21 @@ class Writer(Teacher):
         return say("", (self.tool, json.dumps({self.key: f"echo {done} >> made.txt{sleep}"})))
 
 
+class Noting:
+    """A sandbox that notes how long each run of it may take, by its name."""
+
+    def __init__(self, real: Sandbox) -> None:
+        self._real = real
+        self.walls_s: dict[str, float] = {}
+
+    async def run(self, spec: Spec) -> Outcome:
+        self.walls_s[spec.name] = spec.wall_s
+        return await self._real.run(spec)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
 @pytest.fixture
 def task(tmp_path: Path) -> taskset.Task:
     builtin.generate(tmp_path / "tasks", 3, 1, 0)
@@ -109,7 +128,9 @@ async def test_a_rollout_whose_engine_failed_is_gone_on_with(
 ) -> None:
     policy = Writer(tool=tool, key=key, failing=[3])
     async with arena(tmp_path, policy) as place:
-        rows = await first_and_last(replace(place, continue_cut=True), slot(task, installed(name)))
+        sandbox = Noting(place.sandbox)
+        place = replace(place, continue_cut=True, sandbox=cast(Sandbox, sandbox))
+        rows = await first_and_last(place, slot(task, installed(name)))
     assert [(row["try"], row["continues"], row["error_class"], row["reward"]) for row in rows] == [
         (0, None, "InfrastructureError", None),
         (1, 0, None, 1.0),  # every line is there once: nothing was done again
@@ -120,6 +141,9 @@ async def test_a_rollout_whose_engine_failed_is_gone_on_with(
     assert rows[1]["complete"] and rows[1]["calls"] == len(calls) == policy.asked
     before, after = (json.loads(row["timings"])["rollout"] for row in rows)
     assert after > before
+    # What the first try used of the rollout's time, the second has no more.
+    walls = [sandbox.walls_s[row["rollout"]] for row in rows]
+    assert walls == [place.timeout_s, pytest.approx(place.timeout_s - before)]
     failed = {call["call"] for call in calls if call["status"] != "ok"}
     assert 2 in failed
     answered = [call for call in calls if call["call"] not in failed]

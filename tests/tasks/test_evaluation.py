@@ -113,6 +113,14 @@ def test_a_recording_with_a_hole_has_a_verdict_but_no_behaviour(tasks: list[Task
     assert summary[ALL]["axes"]["format_robustness"] == {"mean": None, "attempts": 0}
 
 
+def test_recovery_is_from_what_the_task_names_as_misleading_too(tasks: list[Task], tmp_path: Path) -> None:
+    """In `RECOVERED` one call failed and was made good; `fine`, where named, misled another, and it did not succeed."""
+    rows = [attempt(tmp_path, tasks[0].id, 0, 0.0)]
+    for misleading, value in (((), 1.0), (("fine",), 0.5)):
+        (row,), _, _ = evaluated(rows, [replace(tasks[0], misleading=misleading)], tmp_path)
+        assert row["error_recovery"] == value
+
+
 def test_two_evaluations_are_compared_on_what_both_measured(tasks: list[Task], tmp_path: Path) -> None:
     def cells(rewards: dict[str, tuple[float, ...]], of: list[Task]) -> Any:
         rows = [attempt(tmp_path, task, 2 * s, r) for task, found in rewards.items() for s, r in enumerate(found)]

@@ -114,6 +114,17 @@ def test_harbors_own_name_for_the_hosts(tmp_path: Path) -> None:
     assert task.allow_hosts == ("mirror.example",)
 
 
+@pytest.mark.parametrize(
+    ("value", "said"), [('"x"', "must be a list of texts, not 'x'"), ('["x", ""]', "no empty text")]
+)
+def test_what_misleads_is_texts(tmp_path: Path, value: str, said: str) -> None:
+    make(tmp_path, "right", '[metadata]\nmisleading = ["last entry: 3"]\n')
+    assert taskset.load(tmp_path)[0].misleading == ("last entry: 3",)
+    make(tmp_path, "wrong", f"[metadata]\nmisleading = {value}\n")
+    with pytest.raises(ConfigError, match=f"task wrong: task.toml: metadata.misleading: .*{said}"):
+        taskset.load(tmp_path)
+
+
 def test_a_task_of_several_steps_needs_no_instruction_and_no_tests_of_its_own(tmp_path: Path) -> None:
     folder = make(tmp_path, toml=f'{TOML}[[steps]]\nname = "one"\n[[steps]]\nname = "two"\n')
     (folder / "instruction.md").unlink()

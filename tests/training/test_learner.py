@@ -181,6 +181,18 @@ def test_a_reference_that_cannot_be_one_is_refused(folder: Path, tmp_path: Path)
         learner.update(rows, {"a1": 1.0}, seed=0, step=0)
 
 
+def test_an_older_versions_checkpoint_is_refused_and_nothing_of_it_is_loaded(
+    learner: "Learner", tmp_path: Path
+) -> None:
+    """It was one pickle per process."""
+    (tmp_path / "trainer").mkdir()
+    (tmp_path / "trainer/model_world_size_1_rank_0.pt").write_bytes(b"not to be opened")
+    before = {name: tensor.clone() for name, tensor in learner.state_dict().items()}
+    with pytest.raises(ConfigError, match=f"resume: {tmp_path}/trainer is of another version; start a new run with"):
+        learner.load(tmp_path / "trainer")
+    assert all(tensor.equal(before[name]) for name, tensor in learner.state_dict().items())
+
+
 def test_where_every_row_is_rejected_there_is_no_step(folder: Path) -> None:
     learner = make_learner(folder, rollout_rs="seq_max_k2", rollout_rs_threshold=1e-3)
     before = {name: tensor.clone() for name, tensor in learner.state_dict().items()}

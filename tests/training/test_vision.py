@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
 from proxy_addons import records
@@ -36,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def rows(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
     """With two images, with none, and with one."""
     images = tmp_path_factory.mktemp("images")
-    (tall, tall_ids), (wide, wide_ids) = paint(images, "tall", 64, 96), paint(images, "wide", 160, 32)
+    (tall, tall_ids), (wide, wide_ids) = paint(images, 64, 96), paint(images, 160, 32)
     prompts = [[1, *tall_ids, 2, 3, *wide_ids, 4], [5, 6, 7], [*wide_ids, 8]]
     made = []
     for number, (prompt, own) in enumerate(zip(prompts, [(tall, wide), (), (wide,)], strict=True)):
@@ -92,6 +93,21 @@ def test_what_does_not_fit_is_refused_by_its_reason(folder: Path, rows: list[Row
     assert vision_of(save_policy(folder.parent / "blind")) is None
 
 
+def test_an_image_that_is_not_what_was_recorded_is_refused_and_counted(folder: Path, tmp_path: Path) -> None:
+    """As large as before, so that its tokens fit."""
+    rec, vision = recorded(folder, tmp_path / "images", 0), vision_of(folder)
+    assert vision is not None
+    calls = [call | {"images": [str(tmp_path / "images" / name) for name in call["images"]]} for call in rec.calls]
+    file = Path(calls[1]["images"][1]).with_suffix(".png")
+    picture = Image.open(file)
+    picture.putpixel((0, 0), (1, 2, 3))
+    picture.save(file)
+    rows, report = build_rows(calls, max_row_tokens=1000, unseen=vision.why_not)
+    assert (rows, dict(report.refused), dict(report.refused_tokens)) == ([], {"image_changed": 2}, {"image_changed": 4})
+    file.write_bytes(b"no picture")
+    assert build_rows(calls, max_row_tokens=1000, unseen=vision.why_not)[1].refused == {"image_changed": 2}
+
+
 def test_an_opening_has_no_part_of_an_image(folder: Path, rows: list[Row]) -> None:
     vision = vision_of(folder)
     assert vision is not None
@@ -107,12 +123,13 @@ def test_an_opening_has_no_part_of_an_image(folder: Path, rows: list[Row]) -> No
 
 def recorded(policy: Path, folder: Path, sample: int) -> Recording:
     """Two turns of a rollout with a picture each. Its images lie in `folder`."""
-    (one, shown), (two, shown_next) = paint(folder, "one", 64, 96), paint(folder, "two", 160, 32)
+    (one, shown), (two, shown_next) = paint(folder, 64, 96), paint(folder, 160, 32)
     rec, opening, next_turn = Recording(sample), [1, *shown, 2], [3, *shown_next, 4]
     row = Row("p", "p", [*opening, 10 + sample, 20, *next_turn, 30, 40 + sample], [], [], (0,), (0,), images=(one, two))
     (scores,) = plain_log_probs(policy, [row])
-    rec.call(None, opening, row.ids[len(opening) :][:2], sampled_logprobs=scores[len(opening) :][:2], images=["one"])
-    rec.call(0, next_turn, row.ids[-2:], sampled_logprobs=scores[-2:], images=["one", "two"])
+    names = [Path(one).name, Path(two).name]
+    rec.call(None, opening, row.ids[len(opening) :][:2], sampled_logprobs=scores[len(opening) :][:2], images=names[:1])
+    rec.call(0, next_turn, row.ids[-2:], sampled_logprobs=scores[-2:], images=names)
     return rec
 
 
@@ -121,9 +138,9 @@ def test_a_row_has_the_images_of_its_trained_calls_in_order(folder: Path, tmp_pa
     assert vision is not None
     calls = [call | {"images": [str(tmp_path / "images" / name) for name in call["images"]]} for call in rec.calls]
     (row,), _ = build_rows(calls, max_row_tokens=1000, unseen=vision.why_not)
-    assert [Path(name).name for name in row.images] == ["one", "two"]
+    assert list(row.images) == calls[1]["images"]
     (row,), report = build_rows([calls[0], calls[1] | {"status": "lost"}], max_row_tokens=1000, unseen=vision.why_not)
-    assert ([Path(name).name for name in row.images], dict(report.refused)) == (["one"], {"lost": 1})
+    assert (list(row.images), dict(report.refused)) == (calls[0]["images"], {"lost": 1})
     blind, report = build_rows(calls, max_row_tokens=1000)
     assert (blind, dict(report.refused)) == ([], {"images_in_prompt": 2})
 
@@ -133,7 +150,7 @@ def test_an_epoch_of_recorded_calls_with_images(folder: Path, tmp_path: Path) ->
     recordings = [recorded(folder, tmp_path / "calls" / "images", sample) for sample in range(3)]
     paths = [str(tmp_path / "calls" / f"{rec.rollout}.parquet") for rec in recordings]
     for number, (rec, path) in enumerate(zip(recordings, paths, strict=True)):
-        lost = {"images": ["one", "gone"]} if number == 2 else {}
+        lost = {"images": [rec.calls[0]["images"][0], "gone"]} if number == 2 else {}
         records.write(path, records.table([rec.calls[0], rec.calls[1] | lost], records.CALLS))
     ended = [rec.ended(reward) for rec, reward in zip(recordings, [1.0, 0.0, 0.5], strict=True)]
     records.write(str(tmp_path / "rollouts.parquet"), records.table(ended, records.ROLLOUTS))

@@ -2,16 +2,19 @@
 
 The user gives a checkout: `tasks/<id>/task.yaml` with fixtures and `grader.py`, `mock_services/`, `src/claw_eval`. Its
 services and graders run as they are (`services`, `grader`). What its own loop offers as tools the agent runs as
-commands, which a SKILL.md in its workspace describes; where harnesses look for skills there are links.
+commands, which a SKILL.md in its workspace describes; where harnesses look for skills there are links. Or it has them
+as tools, from an MCP server in its workspace (`Item.tools`).
 """
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,16 +34,22 @@ from tasks.adapters.claweval.needs import grader_source
 from tasks.adapters.claweval.needs import needs
 from tasks.adapters.claweval.sheet import Sheet
 from tasks.adapters.claweval.sheet import find
+from tasks.adapters.claweval.skill import LISTING
 from tasks.adapters.claweval.skill import PLACE
+from tasks.adapters.claweval.skill import listing
 from tasks.adapters.claweval.skill import skill
 from tasks.provider import Provider
+from tasks.sandboxes import WORKSPACE
 
 NAME = "claweval"
 ABOUT = "office work with mock services, documents and web pages"
 GIVE = "a checkout of its repository"
 
+TOOLS = True
 PASS = 0.75
 _SKILL_LINKS = (".claude/skills", ".agents/skills")
+_NUMBER = re.compile(r"^[A-Z]+\d+(?:zh|en)?_")
+_OTHERS = re.compile(r"\btasks/(\w+)")
 
 
 def read(folder: Path) -> list[Item]:
@@ -49,16 +58,11 @@ def read(folder: Path) -> list[Item]:
     for file in sorted((folder / "tasks").glob("*/task.yaml")):
         sheet = problems.parse_yaml(file, Sheet, "folder")
         if sheet is not None:
-            items.append(Item(task_id(sheet.folder), _instruction(sheet), sheet.category, needs(sheet, folder), sheet))
+            kin = (_NUMBER.sub("", sheet.folder), sheet.folder, *_OTHERS.findall(file.read_text()))
+            text, wants = sheet.prompt.text.strip(), needs(sheet, folder)
+            items.append(Item(task_id(sheet.folder), text, sheet.category, wants, sheet, kin))
     problems.raise_any(len(items), folder, f"tasks/*/task.yaml; give {GIVE}")
     return unique(items)
-
-
-def _instruction(sheet: Sheet) -> str:
-    text = sheet.prompt.text.strip()
-    if not sheet.served():
-        return text
-    return f"{text}\n\nThe commands that you can use for this are described in {PLACE}/SKILL.md."
 
 
 def write(item: Item, source: Path, out: Path) -> None:
@@ -70,9 +74,16 @@ def write(item: Item, source: Path, out: Path) -> None:
     for name in sheet.sandbox_grader_files:
         _copy(find(sheet, source, name), out / "tests/files" / name)
     files = {"tests/test.sh": "#!/bin/bash\npython3 /tests/snapshot.py\n"}
-    if tools := sheet.served():
-        files[f"environment/{PLACE}/SKILL.md"] = skill(tools)
+    tools, more = sheet.served(), ""
+    if tools:
         files[f"environment/{PLACE}/tool.py"] = Path(__file__).with_name("tool.py").read_text()
+    if tools and item.tools == "mcp":
+        files[f"environment/{PLACE}/{LISTING}"] = listing(tools)
+        more = _SERVER
+    elif tools:
+        files[f"environment/{PLACE}/SKILL.md"] = skill(tools)
+        named = f"The commands that you can use for this are described in {PLACE}/SKILL.md."
+        item = replace(item, instruction=f"{item.instruction}\n\n{named}")
     asked = {
         "commands": sheet.env_snapshot_commands,
         "files": sheet.env_snapshot_files,
@@ -84,13 +95,22 @@ def write(item: Item, source: Path, out: Path) -> None:
     digest = hashlib.sha256(code(source) + grader_source(source / "tasks" / sheet.folder / "grader.py").encode())
     for file in sorted(p for p in (source / "tasks" / sheet.folder).rglob("*") if p.is_file() and p.suffix != ".pyc"):
         digest.update(file.read_bytes())
-    more = f'\n[metadata.claweval]\ntask = {json.dumps(sheet.folder)}\ndigest = "{digest.hexdigest()}"\n'
+    more += f'\n[metadata.claweval]\ntask = {json.dumps(sheet.folder)}\ndigest = "{digest.hexdigest()}"\n'
     snapshot_s = 60.0 + sheet.environment.env_snapshot_timeout * len(sheet.env_snapshot_commands)
     write_harbor(out, item, sheet.environment.timeout_seconds, max(snapshot_s, 300.0), files, more)
-    for place in _SKILL_LINKS if tools else ():
+    for place in _SKILL_LINKS if f"environment/{PLACE}/SKILL.md" in files else ():
         link = out / "environment" / place / Path(PLACE).name
         link.parent.mkdir(parents=True)
         link.symlink_to(Path("../..", PLACE))
+
+
+_SERVER = f"""
+[[environment.mcp_servers]]
+name = "claw"
+transport = "stdio"
+command = "python3"
+args = ["{WORKSPACE}/{PLACE}/tool.py"]
+"""
 
 
 def _copy(file: Path | None, target: Path) -> None:
@@ -121,6 +141,10 @@ class Beside:
     def __post_init__(self) -> None:
         if self.judge:
             judges.check(self.judge)
+
+    @property
+    def has_tools(self) -> bool:
+        return bool(self.sheet.served())
 
     def running(self, folder: Path) -> AbstractAsyncContextManager[tuple[str, int] | None]:
         paths = {endpoint.tool_name: endpoint for endpoint in self.sheet.tool_endpoints}

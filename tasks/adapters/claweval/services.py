@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import shlex
+import signal
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -26,6 +27,7 @@ from aiohttp import web
 
 from proxy_addons.errors import ConfigError
 from proxy_addons.errors import InfrastructureError
+from tasks.beside import ServiceDied
 
 DISPATCHES, AUDIT = "dispatches.json", "audit.json"
 MAX_BODY = 256 << 10
@@ -34,7 +36,11 @@ MAX_CALLS = 1000
 READY_S = 60.0
 """Longer than the 10 s that tasks allow: many rollouts start theirs at once."""
 CALL_S = 30.0
+EXIT_S = 1.0
+"""How long after its socket closed a service's exit status may come."""
 _LAUNCH = Path(__file__).with_name("launch.py")
+_KILLED = (-signal.SIGKILL, -signal.SIGTERM)
+"""Exit statuses of a program that somebody else ended: nobody in a sandbox can, the kernel and people here can."""
 _PASSED = ("PATH", "HOME", "LANG", "TMPDIR")
 
 
@@ -83,7 +89,13 @@ class _Gate:
     running: Mapping[int, _Running]
     routes: Mapping[str, Route]
     calls: list[dict[str, Any]] = field(default_factory=list)
-    broken: str | None = None
+    asked: set[int] = field(default_factory=set)
+    broken: dict[int, str] = field(default_factory=dict)
+
+    def lost(self, port: int, why: str) -> InfrastructureError:
+        """What to raise for a service that is lost."""
+        killed = self.running[port].process.returncode in _KILLED
+        return ServiceDied(why) if port in self.asked and not killed else InfrastructureError(why)
 
     async def answer(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
@@ -98,6 +110,7 @@ class _Gate:
                 raise ValueError
         except ValueError:
             return web.json_response({"error": "the arguments must be a JSON object"}, status=400)
+        self.asked.add(route.port)
         started = time.monotonic()
         status, said = await self._ask(self.running[route.port], route, body)
         self.calls.append(
@@ -118,7 +131,10 @@ class _Gate:
                 text = await answer.text()
                 status = answer.status
         except (aiohttp.ClientError, TimeoutError) as error:
-            self.broken = to.trouble() or f"service {to.service.name} did not answer: {type(error).__name__}"
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(to.process.wait(), EXIT_S)
+            why = to.trouble() or f"service {to.service.name} did not answer: {type(error).__name__}"
+            self.broken.setdefault(to.service.port, why)
             return 502, {"error": "the service is away"}
         try:
             return status, json.loads(text)
@@ -144,10 +160,10 @@ async def running(
         gate = _Gate(up, routes)
         address = await _serve(stack, gate) if routes else None
         yield address
-        for one in up.values():
-            if gate.broken or (gate_trouble := one.trouble()):
-                raise InfrastructureError(gate.broken or gate_trouble)
-        audit = {one.service.name: await _audit(one) for one in up.values() if one.service.audit}
+        for port, one in up.items():
+            if why := gate.broken.get(port) or one.trouble():
+                raise gate.lost(port, why)
+        audit = {one.service.name: await _audit(one, gate) for one in up.values() if one.service.audit}
         (folder / DISPATCHES).write_text(json.dumps(gate.calls))
         (folder / AUDIT).write_text(json.dumps(audit))
 
@@ -208,13 +224,14 @@ async def _ready(one: _Running) -> bool:
         return False
 
 
-async def _audit(one: _Running) -> Any:
+async def _audit(one: _Running, gate: _Gate) -> Any:
     try:
         async with one.http.get(f"http://service{one.service.audit}") as answer:
             answer.raise_for_status()
             return await answer.json()
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        raise InfrastructureError(f"service {one.service.name}: its audit cannot be read: {error}") from None
+        why = f"service {one.service.name}: its audit cannot be read: {error}"
+        raise gate.lost(one.service.port, why) from None
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:

@@ -1,4 +1,4 @@
-"""A task's tools, described as commands in a SKILL.md."""
+"""A task's tools, described as commands in a SKILL.md, or as an MCP server tells them."""
 
 import json
 from collections.abc import Mapping
@@ -9,6 +9,8 @@ from tasks.adapters.claweval.sheet import Tool
 
 PLACE = "skills/claw-tools"
 """Where the tools are described and started, in the workspace."""
+LISTING = "tools.json"
+"""What `tool.py` tells as an MCP server."""
 
 
 def skill(tools: Sequence[Tool]) -> str:
@@ -31,6 +33,21 @@ def skill(tools: Sequence[Tool]) -> str:
             "\n".join([f"## {tool.name}\n", tool.description.strip(), "", *(lines or ["No arguments."])]) + "\n"
         )
     return "\n".join(parts)
+
+
+def listing(tools: Sequence[Tool]) -> str:
+    """The tools as MCP's `tools/list` has them, as JSON."""
+    return json.dumps(
+        [
+            {
+                "name": tool.name,
+                "description": tool.description.strip(),
+                "inputSchema": {"type": "object", "properties": {}} | tool.input_schema,
+            }
+            for tool in tools
+        ],
+        ensure_ascii=False,
+    )
 
 
 def _type(field: Mapping[str, Any]) -> str:

@@ -55,7 +55,14 @@ cat {kept}
     whole = _totals(entries)
     answer = whole if level == 3 else [row.split()[1] for row in whole if row.split()[0] == name]
     pick = "sed '$d'" if level == 3 else f"awk '$1 == \"{name}\" {{print $2}}'"
-    return Draft(say, files, check({"answer.txt": joined(answer)}), f"sh {script} --fresh | {pick} > answer.txt")
+    wrong = [row for row in _totals(before) if not any(row in true for true in whole)]
+    return Draft(
+        say,
+        files,
+        check({"answer.txt": joined(answer)}),
+        f"sh {script} --fresh | {pick} > answer.txt",
+        misleading=(*wrong, last.format(then)),
+    )
 
 
 def _totals(entries: list[Entry]) -> list[str]:

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 LEDGER = """\
     import json
@@ -61,7 +62,7 @@ SERVICE = {
     "env": {"LEDGER_FIXTURES": "tasks/T1_find_twice_paid/fixtures/ledger.json"},
 }
 
-TASK = {
+TASK: dict[str, Any] = {
     "task_id": "T1_find_twice_paid",
     "task_name": "Find what was paid twice",
     "category": "finance",

@@ -12,7 +12,9 @@ from tasks import adapters
 from tasks import run
 from tasks.adapters import Item
 from tasks.adapters import Need
+from tasks.adapters import claweval
 from tasks.adapters import webvoyager
+from tasks.adapters.sides import divided
 from tasks.provider import Provider
 from tests.tasks.adapters import checkout
 
@@ -109,6 +111,20 @@ def test_a_judge_that_the_graders_cannot_ask_is_refused(fields: dict[str, Any], 
     judge = Provider.model_validate({"base_url": "http://127.0.0.1:1/v1", "model": "strict"} | fields)
     with pytest.raises(ConfigError, match=said):
         adapters.load(f"claweval:{checkout.make(tmp_path / 'checkout')}", tmp_path / "cache", judge)
+
+
+def test_tools_in_another_way_are_of_a_set_that_has_tools(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"benchmark.tools: webvoyager has no tools to give in another way"):
+        run.load_tasks(f"webvoyager:{tmp_path}", None, adapters.Choices(tools="mcp"))
+
+
+def test_what_may_be_trained_on_is_loaded_so(tmp_path: Path) -> None:
+    source, judge = f"claweval:{checkout.make(tmp_path / 'checkout')}", Provider(base_url="http://a.example", model="m")
+    for share in (0.0, 0.3, 0.7, 0.99):
+        wanted = [item.split for item in divided(claweval.read(tmp_path / "checkout"), share)]
+        tasks = adapters.load(source, tmp_path / "cache", judge, adapters.Choices(train_share=share))
+        assert [task.split for task in tasks] == wanted
+    assert "train" in wanted
 
 
 def test_a_grader_that_changed_makes_another_task(tmp_path: Path) -> None:

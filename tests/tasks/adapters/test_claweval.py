@@ -18,6 +18,8 @@ from tasks.adapters import Item
 from tasks.adapters import claweval
 from tasks.adapters.claweval.sheet import Sheet
 from tasks.git_history import fresh_workspace
+from tasks.mcp import McpServer
+from tasks.provider import Provider
 from tasks.sandboxes import choose
 from tasks.verify import verify
 from tests.tasks.adapters import checkout
@@ -38,7 +40,7 @@ def change(folder: Path, **fields: Any) -> Item:
 def test_reads_a_task_and_what_it_needs(folder: Path) -> None:
     first, judged = claweval.read(folder)
     assert (first.id, first.kind) == ("t1-find-twice-paid", "finance")
-    assert first.instruction.endswith("are described in skills/claw-tools/SKILL.md.")
+    assert first.instruction == "Flag the entry that was paid twice and write its id to report.txt."
     assert [str(need) for need in first.needs] == [
         "service ledger",
         "file fixtures/notes.txt",
@@ -98,6 +100,7 @@ def test_what_is_wrong_is_told(folder: Path) -> None:
 
 def test_the_tools_are_described_where_harnesses_look(folder: Path, tmp_path: Path) -> None:
     (task,) = [task for task in adapters.load(f"claweval:{folder}", tmp_path / "cache") if task.id.startswith("t1")]
+    assert task.instruction.endswith("are described in skills/claw-tools/SKILL.md.")
     text = (task.environment / "skills/claw-tools/SKILL.md").read_text()
     front = yaml.safe_load(text.split("---")[1])
     assert front["name"] == "claw-tools"
@@ -107,6 +110,37 @@ def test_the_tools_are_described_where_harnesses_look(folder: Path, tmp_path: Pa
     assert (task.environment / "fixtures/notes.txt").is_file()
     assert not (task.environment / "fixtures/count.py").exists()
     assert (task.tests / "files/fixtures/count.py").is_file()
+
+
+def test_the_tools_as_an_mcp_server(folder: Path, tmp_path: Path) -> None:
+    source, judge = f"claweval:{folder}", Provider(base_url="http://127.0.0.1:1/v1", model="strict")
+    first, toolless = adapters.load(source, tmp_path / "cache", judge, adapters.Choices(tools="mcp"))
+    assert first.mcp_servers == (McpServer("claw", "python3", ("/workspace/skills/claw-tools/tool.py",)),)
+    assert first.instruction == "Flag the entry that was paid twice and write its id to report.txt."
+    assert sorted(file.name for file in (first.environment / "skills/claw-tools").iterdir()) == [
+        "tool.py",
+        "tools.json",
+    ]
+    assert not (first.environment / ".claude").exists()
+    assert toolless.mcp_servers == ()
+    asked = [
+        {"id": 0, "method": "initialize", "params": {"protocolVersion": "2025-06-18"}},
+        {"method": "notifications/initialized"},
+        {"id": 1, "method": "tools/list"},
+        {"id": 2, "method": "resources/list"},
+    ]
+    done = subprocess.run(
+        [sys.executable, first.environment / "skills/claw-tools/tool.py"],
+        input="".join(f"{json.dumps(each)}\n" for each in asked),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    hello, listed, refused = map(json.loads, done.stdout.splitlines())
+    assert (hello["id"], hello["result"]["protocolVersion"]) == (0, "2025-06-18")
+    assert [tool["name"] for tool in listed["result"]["tools"]] == ["ledger_list", "ledger_flag"]
+    assert listed["result"]["tools"][1]["inputSchema"] == checkout.TASK["tools"][1]["input_schema"]
+    assert refused["error"]["code"] == -32601
 
 
 def test_the_command_tells_what_is_wrong_with_its_arguments(folder: Path, tmp_path: Path) -> None:

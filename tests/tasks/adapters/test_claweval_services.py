@@ -14,6 +14,7 @@ import pytest
 from proxy_addons.errors import InfrastructureError
 from tasks.adapters import claweval
 from tasks.adapters.claweval.sheet import Sheet
+from tasks.beside import ServiceDied
 from tests.tasks.adapters import checkout
 
 
@@ -85,6 +86,26 @@ async def test_a_service_that_dies_is_our_failure(beside: claweval.Beside, tmp_p
             os.kill(programs()[0].pid, signal.SIGKILL)
             assert (await call(address, "/tools/ledger_list", {}))[0] == 502
     assert not (tmp_path / "out/dispatches.json").exists()
+
+
+@pytest.mark.parametrize(("asked", "dies"), [(True, "exit(3)"), (True, "kill(9)"), (False, "exit(3)")])
+async def test_a_service_that_ends_by_itself_once_it_was_called_may_be_the_agents_doing(
+    beside: claweval.Beside, tmp_path: Path, asked: bool, dies: str
+) -> None:
+    end = "os._exit(3)" if dies == "exit(3)" else "os.kill(os.getpid(), 9)"
+    server = beside.checkout / "mock_services/ledger/server.py"
+    server.write_text(server.read_text().replace("flagged.append(asked.entry)", end))
+    with pytest.raises(InfrastructureError, match="service ledger") as caught:
+        async with beside.running(tmp_path / "out") as address:
+            if asked:
+                assert (await call(address, "/tools/ledger_flag", {"entry": "b"}))[0] == 502
+            else:
+                (program,) = programs()
+                program.send_signal(signal.SIGSEGV)
+                while psutil.pid_exists(program.pid):
+                    await asyncio.sleep(0.05)
+    assert isinstance(caught.value, ServiceDied) == (asked and dies == "exit(3)")
+    assert caught.value.error_class == "InfrastructureError"
 
 
 async def test_a_service_that_does_not_start_says_why(beside: claweval.Beside, tmp_path: Path) -> None:

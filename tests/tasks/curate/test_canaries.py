@@ -118,3 +118,26 @@ async def test_what_is_wrong_with_a_step_is_told_of_it(tmp_path: Path) -> None:
     (task.folder / "steps/two/solution/solve.sh").unlink()
     said = await why_dropped(task, here("bubblewrap"), repeats=1)
     assert said is not None and said.startswith("no_solution: steps/two/solution/solve.sh is missing")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("safety", "least", "reason"),
+    [
+        ("1", "{ safety = 1.0 }", None),
+        ("0.5", "{ safety = 1.0 }", "solution_scores: safety 0.5, reward 1, but min_reward wants safety 1"),
+        ("1", "{ safty = 1.0 }", "solution_scores: safety 1, reward 1, but min_reward wants safty 1"),
+    ],
+)
+async def test_a_solution_must_have_what_lets_the_next_step_begin(
+    safety: str, least: str, reason: str | None, tmp_path: Path
+) -> None:
+    """The last step asks in vain too, and nothing follows it."""
+    task = make_steps(tmp_path, one="echo one > out.txt", two="echo two > out.txt")
+    toml = task.folder / "task.toml"
+    toml.write_text(toml.read_text().replace("[[steps]]", f"[[steps]]\nmin_reward = {least}", 1) + "min_reward = 3.0\n")
+    said = f'printf \'{{"reward": %s, "safety": {safety}}}\' "$({STEP_CHECK})" > /logs/verifier/reward.json\n'
+    (task.folder / "tests/test.sh").write_text(said)
+    (given,) = taskset.load(tmp_path)
+    found = await why_dropped(given, here("bubblewrap"), repeats=1)
+    assert found == (reason and f"{reason} for the next step to begin (step one)")

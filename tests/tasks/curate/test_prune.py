@@ -21,7 +21,7 @@ def make(root: Path, name: str, say: str, solution: str = "echo 1 > answer.txt",
     return root / name
 
 
-def pruned(*folders: Path, kept: tuple[Task, ...] = (), **evaluated: Task) -> Pruned:
+def pruned(*folders: Path, kept: tuple[Task, ...] = (), **evaluated: str) -> Pruned:
     return prune(folders, kept, evaluated, LIMITS)
 
 
@@ -66,7 +66,7 @@ def test_a_task_to_train_on_gives_way_to_a_held_out_one_that_comes_later(tmp_pat
 def test_what_is_evaluated_elsewhere_is_in_neither_split(tmp_path: Path) -> None:
     known = task(make(tmp_path / "set", "known", SAY.format("old")))
     folders = [make(tmp_path, "one", SAY.format("one")), make(tmp_path, "two", SAY.format("two"), split="heldout")]
-    found = prune(folders, (), {"evals/known": known}, LIMITS)
+    found = prune(folders, (), {"evals/known": known.instruction}, LIMITS)
     assert not found.tasks
     assert all(why.endswith("that of evals/known") for why in found.dropped.values())
     assert {why.split(":")[0] for why in found.dropped.values()} == {"contaminated"}

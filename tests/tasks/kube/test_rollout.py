@@ -20,6 +20,7 @@ from tasks.sandboxes import PROXY_URL
 from tasks.slots import Slots
 from tests.kube import scripts
 from tests.kube.mounted import Mounted
+from tests.tasks import test_mcp
 from tests.tasks.arena import Teacher
 from tests.tasks.arena import arena
 from tests.tasks.arena import slot
@@ -90,6 +91,23 @@ async def test_the_same_records_as_in_a_local_sandbox(
     assert [[[call[k] for k in tokens] for call in each] for each in calls["cluster"]] == [
         [[call[k] for k in tokens] for call in each] for each in calls["local"]
     ]
+
+
+async def test_a_tasks_mcp_server_runs_in_the_pod(tmp_path: Path) -> None:
+    given = test_mcp.task(tmp_path / "tasks")
+    policy = test_mcp.Asker(shell="Bash", key="command")
+    async with (
+        arena(tmp_path, policy) as place,
+        real_pods(tmp_path, images(), run="test", bounds=Bounds()) as (_, sandbox),
+    ):
+        row = await fill(slot(given), replace(place, sandbox=sandbox))
+        (given.environment / "stock.py").unlink()
+        broken = await fill(
+            replace(slot(given), rollout=slot(given).rollout.next_try()), replace(place, sandbox=sandbox)
+        )
+    assert (row["reward"], row["error_class"], row["exit"]) == (1.0, None, "completed"), row
+    assert (broken["reward"], broken["error_class"]) == (None, "HarnessError"), broken
+    assert "its MCP server stock did not start" in broken["reason"]
 
 
 async def test_a_pod_that_is_evicted_is_a_new_try_and_never_a_reward(tmp_path: Path, task: taskset.Task) -> None:

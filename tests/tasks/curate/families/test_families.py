@@ -5,6 +5,7 @@ That a draw may ask for nothing is meant (`tasks.curate.families`); that its sol
 
 import asyncio
 import random
+import subprocess
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -62,3 +63,20 @@ async def test_the_first_answer_of_a_stale_report_is_worth_nothing(level: int, t
         draft.write(each, Labels("stale-report", "train", level), tmp_path / name)
     said = [await why_dropped(task, here("bubblewrap"), repeats=1) for task in taskset.load(tmp_path)]
     assert said == [None, "solution_scores: 0, not 1"]
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_a_stale_report_names_what_misleads_in_it(level: int, tmp_path: Path) -> None:
+    for seed in range(10):
+        made = FAMILIES["stale-report"].make(random.Random(seed), level, "train")
+        draft.write(made, Labels("stale-report", "train", level), tmp_path / f"task-{seed}")
+        (script,) = (name for name in made.files if name.endswith(".sh"))
+        stale, fresh = (
+            subprocess.run(
+                ["sh", script, *option], cwd=tmp_path / f"task-{seed}/environment", capture_output=True, text=True
+            ).stdout
+            for option in ((), ("--fresh",))
+        )
+        assert len(made.misleading) >= 2
+        assert all(text in stale and text not in fresh for text in made.misleading)
+    assert all(len(task.misleading) >= 2 for task in taskset.load(tmp_path))
