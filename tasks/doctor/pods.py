@@ -30,7 +30,7 @@ def python_probe(name: str, image: str, what: str, given: dict[str, Any], claim:
 
 def harness_probe(name: str, harness: str, payload_image: str, task_image: str) -> dict[str, Any]:
     """A Job that asks the harness in the task image for its version, copied there as in a rollout."""
-    copy = _container("payload", payload_image, ["sh", "-c", "cp -a /opt/. /payload/"], _HARNESS, [_at("/payload")])
+    copy = _container("payload", payload_image, ["sh", "-c", "cp -RP /opt/. /payload/"], _HARNESS, [_at("/payload")])
     ask = ["sh", "-c", f'"$0" "$@" >{probe.MESSAGE} 2>&1', *version_command(harness)]
     agent = _container("agent", task_image, ask, _HARNESS, [_at("/opt"), {"name": "tmp", "mountPath": "/tmp"}])
     agent["env"] = [{"name": "HOME", "value": "/tmp"}]

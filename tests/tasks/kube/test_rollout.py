@@ -1,4 +1,5 @@
-"""A slot filled over a cluster: real Claude Code, real proxy, real sidecars, a verifier in a pod of its own."""
+"""A slot filled over a cluster: real Claude Code, real proxy, real sidecars, a verifier in a pod of its own; in pods
+that are processes, and in real containers."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from training.child import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
+KINDS = pytest.mark.parametrize("kind", ["mounted", "containers"])
 HARNESS_IMAGE = settings().payloads["claude_code"]
 
 
@@ -49,10 +51,11 @@ def images() -> dict[str, dict[str, Path]]:
     return {HARNESS_IMAGE: dict(harnesses.load("claude_code").binds(ROOT / harnesses.INSTALL))}
 
 
-async def test_a_solved_task_is_a_reward_and_a_whole_recording(tmp_path: Path, task: taskset.Task) -> None:
+@KINDS
+async def test_a_solved_task_is_a_reward_and_a_whole_recording(tmp_path: Path, task: taskset.Task, kind: str) -> None:
     async with (
         arena(tmp_path, Teacher()) as place,
-        real_pods(tmp_path, images(), run="test", bounds=Bounds()) as (c, sandbox),
+        real_pods(tmp_path, images(), kind, run="test", bounds=Bounds()) as (c, sandbox),
     ):
         there = replace(place, sandbox=sandbox)
         row = await fill(slot(task), there)
@@ -65,13 +68,14 @@ async def test_a_solved_task_is_a_reward_and_a_whole_recording(tmp_path: Path, t
     assert not (place.scratch / row["rollout"]).exists()
 
 
+@KINDS
 async def test_the_same_records_as_in_a_local_sandbox(
-    tmp_path: Path, task: taskset.Task, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, task: taskset.Task, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     group = [replace(slot(task), rollout=replace(slot(task).rollout, sample=n)) for n in range(2)]
     async with (
         arena(tmp_path, Teacher()) as place,
-        real_pods(tmp_path, images(), run="test", bounds=Bounds()) as (_, sandbox),
+        real_pods(tmp_path, images(), kind, run="test", bounds=Bounds()) as (_, sandbox),
     ):
         # One at a time: processes share the one port that pods have each for themselves.
         cluster = replace(place, sandbox=sandbox, folder=tmp_path / "cluster", slots=Slots(1))
