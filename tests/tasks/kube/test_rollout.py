@@ -3,6 +3,7 @@ that are processes, and in real containers."""
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -51,11 +52,10 @@ def images() -> dict[str, dict[str, Path]]:
     return {HARNESS_IMAGE: dict(harnesses.load("claude_code").binds(ROOT / harnesses.INSTALL))}
 
 
-@KINDS
-async def test_a_solved_task_is_a_reward_and_a_whole_recording(tmp_path: Path, task: taskset.Task, kind: str) -> None:
+async def test_a_solved_task_is_a_reward_and_a_whole_recording(tmp_path: Path, task: taskset.Task) -> None:
     async with (
         arena(tmp_path, Teacher()) as place,
-        real_pods(tmp_path, images(), kind, run="test", bounds=Bounds()) as (c, sandbox),
+        real_pods(tmp_path, images(), run="test", bounds=Bounds()) as (c, sandbox),
     ):
         there = replace(place, sandbox=sandbox)
         row = await fill(slot(task), there)
@@ -94,6 +94,27 @@ async def test_the_same_records_as_in_a_local_sandbox(
     assert [[[call[k] for k in tokens] for call in each] for each in calls["cluster"]] == [
         [[call[k] for k in tokens] for call in each] for each in calls["local"]
     ]
+
+
+@KINDS
+async def test_an_agent_over_its_memory_ends_as_in_a_local_sandbox(
+    tmp_path: Path, task: taskset.Task, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Claude Code would be long about it: in too little memory it crawls."""
+    glutton = SimpleNamespace(**vars(harnesses.load("claude_code")))
+    glutton.command = lambda *_: ("python3", "-c", "bytearray(2**31)")
+    fat = slot(replace(task, memory_mb=64), glutton)
+    async with (
+        arena(tmp_path, Teacher()) as place,
+        real_pods(tmp_path, images(), kind, run="test", bounds=Bounds()) as (_, sandbox),
+    ):
+        there = await fill(fat, replace(place, sandbox=sandbox))
+        monkeypatch.setattr("tasks.rollout.PROXY_URL", PROXY_URL)
+        here = await fill(fat, replace(place, folder=tmp_path / "local"))
+    same = ("try", "exit", "error_class", "reward", "calls")
+    assert {key: there[key] for key in same} == {key: here[key] for key in same}
+    assert (there["error_class"], there["reward"]) == ("InfrastructureError", None)
+    assert "killed at the memory limit of 64 MB" in there["reason"]
 
 
 async def test_a_pod_that_is_evicted_is_a_new_try_and_never_a_reward(tmp_path: Path, task: taskset.Task) -> None:

@@ -18,6 +18,7 @@ from tasks.rollout import remove
 from tasks.sandboxes import Outcome
 from tasks.sandboxes import choose
 from tasks.verify import verify
+from tests.kube import memory
 from tests.kube import scripts
 from tests.tasks.kube.processes import real_pods
 from tests.tasks.kube.support import spec
@@ -118,6 +119,15 @@ async def test_the_end_of_the_command_is_the_end_of_all(tmp_path: Path, shell: S
     outcome, _ = await shell(tmp_path, "setsid sleep 97162 & sleep 0.1")
     assert (outcome.reason, outcome.exit_code) == ("exited", 0)
     assert outcome.wall_s < 10
+
+
+@pytest.mark.skipif(not memory.enforced(), reason="control groups cannot be made here")
+@pytest.mark.parametrize(("then", "reason", "code"), [("", "oom", 137), ("; exit 0", "exited", 0)])
+async def test_memory(tmp_path: Path, shell: Shell, then: str, reason: str, code: int) -> None:
+    """An agent that goes on without what was killed is none that was."""
+    outcome, _ = await shell(tmp_path, f"python3 -c 'bytearray(2**30)'{then}", memory_mb=64)
+    assert (outcome.reason, outcome.exit_code) == (reason, code)
+    assert outcome.detail == ("killed at the memory limit of 64 MB" if reason == "oom" else "")
 
 
 async def test_a_program_that_is_not_there(tmp_path: Path, kind: str) -> None:
