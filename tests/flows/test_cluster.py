@@ -104,7 +104,9 @@ async def services(folder: Path, kind: str) -> AsyncIterator[Place]:
         await stack.enter_async_context(
             running_policy_server("embedded", MODELS / "tiny", folder / "policy.log", 8192, engine)
         )
-        c = await stack.enter_async_context(cluster(await stack.enter_async_context(real(kind, folder / "pods", images))))
+        c = await stack.enter_async_context(
+            cluster(await stack.enter_async_context(real(kind, folder / "pods", images)))
+        )
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setenv("KUBECONFIG", str(c.kubeconfig(folder)))
         given = {"proxies": HOSTS, "proxy_port": port, "control_port": control, "collector_port": collector}

@@ -143,9 +143,7 @@ class Containers(Processes):
             envs=[cri.KeyValue(key=key, value=value) for key, value in (mark | env).items()],
             mounts=mounts,
             log_path=f"{container['name']}.log",
-            linux=cri.LinuxContainerConfig(
-                resources=_resources(container), security_context=_security(pod, container)
-            ),
+            linux=cri.LinuxContainerConfig(resources=_resources(container), security_context=_security(pod, container)),
         )
 
     async def _end_of(self, pod: Pod, container: Object, made: str, lines: BinaryIO) -> Any:

@@ -163,7 +163,9 @@ async def test_an_agent_cannot_stop_its_own_end(tmp_path: Path, shell: Shell) ->
     assert outcome.reason == "timeout"
 
 
-async def test_files_that_break_off_are_fetched_again(tmp_path: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_files_that_break_off_are_fetched_again(
+    tmp_path: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole, broken = Collector._input, [True]
 
     async def once(self: Collector, http: web.Request) -> web.StreamResponse:
