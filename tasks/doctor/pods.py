@@ -7,6 +7,7 @@ from typing import Any
 from tasks.doctor import probe
 from tasks.doctor.versions import version_command
 from tasks.kube.manifest import UID
+from tasks.sandboxes import HOME
 
 RUN = "openforge-doctor"
 """What `reap --run` removes if the doctor itself was killed."""
@@ -30,11 +31,15 @@ def python_probe(name: str, image: str, what: str, given: dict[str, Any], claim:
 
 def harness_probe(name: str, harness: str, payload_image: str, task_image: str) -> dict[str, Any]:
     """A Job that asks the harness in the task image for its version, copied there as in a rollout."""
-    copy = _container("payload", payload_image, ["sh", "-c", "cp -a /opt/. /payload/"], _HARNESS, [_at("/payload")])
+    copy = _container(
+        "payload", payload_image, ["sh", "-c", "cp -RP /opt/. /payload/"], _HARNESS, [_at("payload", "/payload")]
+    )
     ask = ["sh", "-c", f'"$0" "$@" >{probe.MESSAGE} 2>&1', *version_command(harness)]
-    agent = _container("agent", task_image, ask, _HARNESS, [_at("/opt"), {"name": "tmp", "mountPath": "/tmp"}])
-    agent["env"] = [{"name": "HOME", "value": "/tmp"}]
-    return _job(name, [copy], agent, [{"name": "payload", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}])
+    folders = {"payload": "/opt", "home": HOME, "tmp": "/tmp"}
+    agent = _container("agent", task_image, ask, _HARNESS, [_at(name, path) for name, path in folders.items()])
+    # Not /tmp: Codex says something else first if that is its home.
+    agent["env"] = [{"name": "HOME", "value": HOME}]
+    return _job(name, [copy], agent, [{"name": name, "emptyDir": {}} for name in folders])
 
 
 def placed(job: dict[str, Any], service_account: str, priority_class: str) -> dict[str, Any]:
@@ -43,8 +48,8 @@ def placed(job: dict[str, Any], service_account: str, priority_class: str) -> di
     return job
 
 
-def _at(path: str) -> dict[str, Any]:
-    return {"name": "payload", "mountPath": path}
+def _at(volume: str, path: str) -> dict[str, Any]:
+    return {"name": volume, "mountPath": path}
 
 
 def _job(name: str, init: list[dict[str, Any]], agent: dict[str, Any], volumes: list[dict[str, Any]]) -> dict[str, Any]:

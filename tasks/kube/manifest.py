@@ -210,11 +210,14 @@ def _agent(settings: Settings, spec: Spec) -> dict[str, Any]:
 
 
 def _sidecar(settings: Settings, spec: Spec, command: str) -> dict[str, Any]:
+    # These are limits too, and a tenth of a CPU took 1.5 s to start Python, twice a pod. What an init container asks
+    # for is free up to what the pod's other containers ask for together.
+    cpu = {"fetch": "500m", "serve": "250m"}[command]
     return {
         "name": {"fetch": "fetch", "serve": "sidecar"}[command],
         "image": settings.sidecar_image,
         "command": ["python3", "-ISB", settings.sidecar_script, command, sidecar_config(settings, spec)],
-        "resources": _resources(cpu="100m", memory="128Mi"),
+        "resources": _resources(cpu=cpu, memory="128Mi"),
         "securityContext": _locked(),
         "volumeMounts": [
             _mount("control", CONTROL),
@@ -230,7 +233,8 @@ def _payload(settings: Settings, spec: Spec) -> list[dict[str, Any]]:
         return []
     if spec.payload not in settings.payloads:
         raise ConfigError(f"kubernetes.images: no image is named for the harness {spec.payload}")
-    copies = " && ".join(f"cp -a {path}/. /{name}/" for name, path in payload(spec))
+    # Not -a: it would set the times of the volume itself, which is root's, and Debian's cp fails where busybox's warns.
+    copies = " && ".join(f"cp -RP {path}/. /{name}/" for name, path in payload(spec))
     return [
         {
             "name": "payload",

@@ -242,7 +242,10 @@ class _Try:
             case Lost():
                 return None
             case Ended():
-                return Waiting("record_s", f"the pod ended ({state.detail}, {state.exit_code}) and sent no result")
+                # While its sidecar runs the result may be on its way, and that of a large workspace takes its time.
+                sends = not self.seen.pod_gone and self.seen.pod and self.seen.pod["status"]["phase"] == "Running"
+                words = f"the pod ended ({state.detail}, {state.exit_code}) and sent no result"
+                return Waiting("upload" if sends else "record_s", words)
             case Running():
                 return Waiting("run", "it runs")
             case Waiting():
@@ -251,6 +254,8 @@ class _Try:
     def _bound(self, waiting: Waiting) -> float:
         if waiting.bound == "last_word":
             return _LAST_WORD_S
+        if waiting.bound == "upload":
+            return manifest.UPLOAD_S
         return float("inf") if waiting.bound == "run" else getattr(self.settings.bounds, waiting.bound)
 
     async def _given_up(self, waiting: Waiting, after_s: float) -> State:

@@ -1,4 +1,5 @@
-"""The flow on a cluster: two real proxies and a real policy server that run already, pods that are real processes.
+"""The flow on a cluster: two real proxies and a real policy server that run already, pods that are real containers
+where there can be any, else processes.
 
 One epoch is run there; the same run is then taken up on this machine, which finds nothing owed, and measures once more,
 so that one pass shows that a cluster's records and report are those of the local profile.
@@ -40,9 +41,10 @@ from tasks.proxies import Proxies
 from tasks.proxy import proxy_python
 from tasks.run import MODELS
 from tasks.run import ROOT
+from tests.kube import containerd
 from tests.kube.cluster import Cluster
 from tests.kube.cluster import cluster
-from tests.kube.mounted import Mounted
+from tests.kube.kinds import real
 from tests.tasks.adapters import checkout
 from tests.tasks.kube.support import left
 from training.child import free_port
@@ -70,7 +72,7 @@ RUN: dict[str, Any] = {
     "max_turns": 6,
     "rollout_timeout_s": 60,
     "training": {"device": "cpu", "learning_rate": 6e-5},
-    # Processes share the one port that pods have each for themselves.
+    # Pods share here the one port that they have each for themselves in a cluster.
     "concurrency": 1,
 }
 
@@ -87,13 +89,14 @@ class Place:
 
 
 @asynccontextmanager
-async def services(folder: Path) -> AsyncIterator[Place]:
+async def services(folder: Path, kind: str) -> AsyncIterator[Place]:
     """What deploy/kubernetes has running, as processes, and a cluster for the rollouts."""
     port, control, collector, engine = free_ports(4)
     url = f"http://127.0.0.1:{engine}"
     images = {
         "openforge/sidecar:0.1.0": {"/openforge/sidecar.py": Path(sidecar.__file__)},
         "openforge/claude-code:0.1.0": dict(harnesses.load("claude_code").binds(ROOT / harnesses.INSTALL)),
+        "debian:bookworm-slim": {},
     }
     async with AsyncExitStack() as stack:
         for host in HOSTS:
@@ -104,7 +107,9 @@ async def services(folder: Path) -> AsyncIterator[Place]:
         await stack.enter_async_context(
             running_policy_server("embedded", MODELS / "tiny", folder / "policy.log", 8192, engine)
         )
-        c = await stack.enter_async_context(cluster(Mounted(folder / "pods", images)))
+        c = await stack.enter_async_context(
+            cluster(await stack.enter_async_context(real(kind, folder / "pods", images)))
+        )
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setenv("KUBECONFIG", str(c.kubeconfig(folder)))
         given = {"proxies": HOSTS, "proxy_port": port, "control_port": control, "collector_port": collector}
@@ -140,7 +145,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """A run of one epoch on a cluster."""
 
     async def work() -> Finished:
-        async with services(tmp_path_factory.mktemp("cluster")) as place:
+        kind = "mounted" if containerd.missing() else "containers"
+        async with services(tmp_path_factory.mktemp("cluster"), kind) as place:
             priorities: set[str] = set()
             script = place.cluster.script
 
@@ -224,7 +230,7 @@ asyncio.run(openforge(json.loads(sys.argv[1])))
 
 def test_a_flow_killed_in_its_rollouts_goes_on_and_nothing_is_done_twice(tmp_path: Path) -> None:
     async def work() -> tuple[Path, Cluster, dict[str, float], list[str]]:
-        async with services(tmp_path) as place:
+        async with services(tmp_path, "mounted") as place:
             config = place.config(run="killed", group_size=3, evaluate_first=False, heldout_tasks=0)
             rollouts = place.runs / "killed" / "epoch-001" / "rollouts"
             # The test's server is a setting of this process alone: a child has to be told of it.

@@ -79,23 +79,25 @@ class Processes:
 
     async def _fill(self, pod: Pod, volume: Object, folder: Path) -> None:
         folder.mkdir(parents=True)
-        for kind, key in (("secret", "secretName"), ("configMap", "name")):
-            if kind not in volume:
-                continue
-            source = volume[kind]
-            told = False
-            while (data := data_of(pod, kind, source[key])) is None and not source.get("optional"):
-                if not told:
-                    text = f'MountVolume.SetUp failed for volume "{volume["name"]}" : {kind} "{source[key]}" not found'
-                    pod.event("FailedMount", text)
-                    told = True
-                await asyncio.sleep(RETRY_S)
-            items = source.get("items") or [{"key": name, "path": name} for name in data or ()]
-            for item in items:
-                file = folder / item["path"]
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_bytes((data or {})[item["key"]])
-                file.chmod(item.get("mode", source.get("defaultMode", 0o644)))
+        for source in volume.get("projected", {}).get("sources", [volume]):
+            for kind in ("secret", "configMap"):
+                if kind in source:
+                    await self._write(pod, volume["name"], kind, source[kind], folder)
+
+    async def _write(self, pod: Pod, volume: str, kind: str, source: Object, folder: Path) -> None:
+        name = source.get("secretName") or source["name"]
+        told = False
+        while (data := data_of(pod, kind, name)) is None and not source.get("optional"):
+            if not told:
+                pod.event("FailedMount", f'MountVolume.SetUp failed for volume "{volume}" : {kind} "{name}" not found')
+                told = True
+            await asyncio.sleep(RETRY_S)
+        items = source.get("items") or [{"key": key, "path": key} for key in data or ()]
+        for item in items:
+            file = folder / item["path"]
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes((data or {})[item["key"]])
+            file.chmod(item.get("mode", source.get("defaultMode", 0o644)))
 
     async def _run(self, pod: Pod, container: Object, folder: Path, volumes: Mapping[str, Path]) -> int:
         """Run one container to its end, report that, and return its exit code."""

@@ -1,7 +1,6 @@
-"""Pods as local processes: what runs, what it sees, and that nothing of it is left."""
+"""Pods as local processes and as containers: what runs, what it sees, and that nothing of it is left."""
 
 import base64
-import shutil
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,21 +12,21 @@ import pytest
 from tests.kube import memory
 from tests.kube.cluster import Cluster
 from tests.kube.cluster import cluster
-from tests.kube.mounted import Mounted
+from tests.kube.kinds import KINDS
+from tests.kube.kinds import real
 from tests.kube.processes import MARK
-from tests.kube.processes import Processes
 from tests.kube.support import NAMESPACE
 from tests.kube.support import Clients
 from tests.kube.support import clients
 from tests.kube.support import eventually
 from tests.kube.support import make_pod
 
-BWRAP = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+IMAGES: dict[str, dict[str, Path]] = {"none": {}}
 
 
-@pytest.fixture(params=[Processes, pytest.param(Mounted, marks=BWRAP)])
+@pytest.fixture(params=KINDS)
 async def c(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with cluster(request.param(tmp_path)) as it:
+    async with real(request.param, tmp_path, IMAGES) as script, cluster(script) as it:
         yield it
 
 
@@ -67,6 +66,8 @@ async def test_exit_code_and_log(k: Clients, code: int, phase: str) -> None:
     assert sorted((await log(k)).split()) == ["err", "out"]
 
 
+# A container's first process cannot kill itself.
+@pytest.mark.parametrize("c", ["processes", "mounted"], indirect=True)
 async def test_a_signal_is_128_and_its_number(k: Clients) -> None:
     await start(k, shell("kill -KILL $$$$"))
     assert (await ended(k)).status.container_statuses[0].state.terminated.exit_code == 137
@@ -144,7 +145,7 @@ async def test_a_secret_that_comes_late(c: Cluster, k: Clients) -> None:
     assert await log(k) == "here\n"
 
 
-@pytest.mark.parametrize("c", [Processes], indirect=True)
+@pytest.mark.parametrize("c", ["processes", "containers"], indirect=True)
 @pytest.mark.parametrize("limits", [{}, {"memory": "64Mi"}])
 async def test_a_command_that_is_not_there(k: Clients, limits: dict[str, str]) -> None:
     await start(k, shell("", resources={"limits": limits}) | {"command": ["/no/such/command"]})
@@ -188,9 +189,9 @@ async def test_a_deleted_pod_may_end_by_itself_within_its_grace(c: Cluster, k: C
     assert left(c) == []
 
 
-@pytest.mark.parametrize("kind", [Processes, pytest.param(Mounted, marks=BWRAP)])
-async def test_nothing_outlives_the_cluster(tmp_path: Path, kind: type[Processes]) -> None:
-    async with cluster(kind(tmp_path)) as c, clients(c) as k:
+@pytest.mark.parametrize("kind", KINDS)
+async def test_nothing_outlives_the_cluster(tmp_path: Path, kind: str) -> None:
+    async with real(kind, tmp_path, IMAGES) as script, cluster(script) as c, clients(c) as k:
         await start(k, shell("trap '' TERM; sleep 100"))
         await eventually(lambda: left(c))
     assert left(c) == []

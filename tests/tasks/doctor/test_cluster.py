@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from tasks import harnesses
 from tasks.doctor import Check
 from tasks.doctor import pods
 from tasks.doctor.cluster import SERVICES
@@ -24,6 +25,7 @@ from tests.deploy.manifests import base
 from tests.kube import scripts
 from tests.kube.cluster import Cluster
 from tests.kube.cluster import cluster
+from tests.kube.kinds import real
 from tests.kube.kubelet import ANNOTATION
 from tests.kube.kubelet import Script
 from tests.kube.pods import Pod
@@ -144,6 +146,20 @@ async def test_all_is_well(images: Path, proxy: web.Application) -> None:
     assert checks["claude_code"].text.startswith(wanted(ROOT)["claude_code"])
     assert checks["storage (claim runs in openforge-system)"].text.startswith("writable, ")
     assert checks["services"].text == "1 policy, 1 postgres, 1 prefect-server, 1 prefect-worker, 2 proxy"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+async def test_the_real_harnesses_in_real_containers(tmp_path: Path) -> None:
+    """By user 1000 on a read-only root. (What the network lets through is this machine's, so it isn't looked at.)"""
+    told = next(item["data"] for item in base() if item["kind"] == "ConfigMap")
+    images: dict[str, dict[str, Path]] = {told[f"{what}_image"]: {} for what in ("trainer", "sidecar", "task")}
+    for name in PROGRAMS:
+        images[told[f"payload.{name}"]] = harnesses.load(name).binds(ROOT / harnesses.INSTALL)
+    async with real("containers", tmp_path, images) as script, deployed(script) as c:
+        checks = await examine(c)
+    for name in (*PROGRAMS, "sidecar image", "storage (claim runs in openforge-system)"):
+        assert checks[name].ok, checks[name].text
 
 
 @pytest.mark.timeout(60)

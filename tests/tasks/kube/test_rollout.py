@@ -1,7 +1,9 @@
-"""A slot filled over a cluster: real Claude Code, real proxy, real sidecars, a verifier in a pod of its own."""
+"""A slot filled over a cluster: real Claude Code, real proxy, real sidecars, a verifier in a pod of its own; in pods
+that are processes, and in real containers."""
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -30,6 +32,7 @@ from training.child import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
+KINDS = pytest.mark.parametrize("kind", ["mounted", "containers"])
 HARNESS_IMAGE = settings().payloads["claude_code"]
 
 
@@ -66,13 +69,14 @@ async def test_a_solved_task_is_a_reward_and_a_whole_recording(tmp_path: Path, t
     assert not (place.scratch / row["rollout"]).exists()
 
 
+@KINDS
 async def test_the_same_records_as_in_a_local_sandbox(
-    tmp_path: Path, task: taskset.Task, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, task: taskset.Task, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     group = [replace(slot(task), rollout=replace(slot(task).rollout, sample=n)) for n in range(2)]
     async with (
         arena(tmp_path, Teacher()) as place,
-        real_pods(tmp_path, images(), run="test", bounds=Bounds()) as (_, sandbox),
+        real_pods(tmp_path, images(), kind, run="test", bounds=Bounds()) as (_, sandbox),
     ):
         # One at a time: processes share the one port that pods have each for themselves.
         cluster = replace(place, sandbox=sandbox, folder=tmp_path / "cluster", slots=Slots(1))
@@ -108,6 +112,27 @@ async def test_a_tasks_mcp_server_runs_in_the_pod(tmp_path: Path) -> None:
     assert (row["reward"], row["error_class"], row["exit"]) == (1.0, None, "completed"), row
     assert (broken["reward"], broken["error_class"]) == (None, "HarnessError"), broken
     assert "its MCP server stock did not start" in broken["reason"]
+
+
+@KINDS
+async def test_an_agent_over_its_memory_ends_as_in_a_local_sandbox(
+    tmp_path: Path, task: taskset.Task, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Claude Code would be long about it: in too little memory it crawls."""
+    glutton = SimpleNamespace(**vars(harnesses.load("claude_code")))
+    glutton.command = lambda *_: ("python3", "-c", "bytearray(2**31)")
+    fat = slot(replace(task, memory_mb=64), glutton)
+    async with (
+        arena(tmp_path, Teacher()) as place,
+        real_pods(tmp_path, images(), kind, run="test", bounds=Bounds()) as (_, sandbox),
+    ):
+        there = await fill(fat, replace(place, sandbox=sandbox))
+        monkeypatch.setattr("tasks.rollout.PROXY_URL", PROXY_URL)
+        here = await fill(fat, replace(place, folder=tmp_path / "local"))
+    same = ("try", "exit", "error_class", "reward", "calls")
+    assert {key: there[key] for key in same} == {key: here[key] for key in same}
+    assert (there["error_class"], there["reward"]) == ("InfrastructureError", None)
+    assert "killed at the memory limit of 64 MB" in there["reason"]
 
 
 async def test_a_pod_that_is_evicted_is_a_new_try_and_never_a_reward(tmp_path: Path, task: taskset.Task) -> None:

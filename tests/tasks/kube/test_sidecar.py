@@ -1,7 +1,9 @@
-"""The real sidecar beside the real script: what a pod does, with processes for containers."""
+"""The real sidecar beside the real script: what a pod does, with processes for containers and in real ones."""
 
 import asyncio
 import os
+from collections.abc import Awaitable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +18,31 @@ from tasks.rollout import remove
 from tasks.sandboxes import Outcome
 from tasks.sandboxes import choose
 from tasks.verify import verify
+from tests.kube import memory
 from tests.kube import scripts
 from tests.tasks.kube.processes import real_pods
 from tests.tasks.kube.support import spec
 from training.child import free_port
 
+Shell = Callable[..., Awaitable[tuple[Outcome, str]]]
 
-async def shell(folder: Path, line: str, **fields: Any) -> tuple[Outcome, str]:
-    """Run `line` in a pod; the outcome and its standard output."""
-    one = spec(folder, argv=("bash", "-c", line), payload=None, binds_ro={}, **fields)
-    async with real_pods(folder) as (_, sandbox):
-        outcome = await asyncio.wait_for(sandbox.run(one), 25)
-    return outcome, outcome.stdout_path.read_text(errors="replace")
+
+@pytest.fixture(params=["mounted", "containers"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def shell(kind: str) -> Shell:
+    """Run a line in a pod; the outcome and its standard output."""
+
+    async def run(folder: Path, line: str, **fields: Any) -> tuple[Outcome, str]:
+        one = spec(folder, argv=("bash", "-c", line), payload=None, binds_ro={}, **fields)
+        async with real_pods(folder, kind=kind) as (_, sandbox):
+            outcome = await asyncio.wait_for(sandbox.run(one), 25)
+        return outcome, outcome.stdout_path.read_text(errors="replace")
+
+    return run
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +53,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> int:
     return chosen
 
 
-async def test_exit_code_output_environment_and_workspace(tmp_path: Path) -> None:
+async def test_exit_code_output_environment_and_workspace(tmp_path: Path, shell: Shell) -> None:
     one = spec(tmp_path)
     (one.workspace / "given.txt").write_text("given\n")
     (one.workspace / "tool.sh").write_text("#!/bin/sh\necho ran\n")
@@ -65,7 +80,7 @@ async def test_exit_code_output_environment_and_workspace(tmp_path: Path) -> Non
     [("d", 3000, "folders more than 100 deep"), ("d" * 250, 30, "a path of more than 2048 bytes")],
 )
 async def test_a_workspace_deeper_than_paths_and_stacks_is_not_scored(
-    tmp_path: Path, folder: str, times: int, reason: str
+    tmp_path: Path, shell: Shell, folder: str, times: int, reason: str
 ) -> None:
     """Deeper than Python recurses and than a path may be long: it ends as it does in a local sandbox."""
     line = f"python3 -c \"import os; [(os.mkdir('{folder}'), os.chdir('{folder}')) for _ in range({times})]\"; exit 3"
@@ -91,7 +106,7 @@ def test_what_passes_a_bound_is_seen_and_nothing_below_or_after_it(tmp_path: Pat
     assert list(walk(str(tmp_path), wide | {"files": 1})) == ["a", "link"]
 
 
-async def test_timeout_kills_what_hides_and_keeps_the_work(tmp_path: Path) -> None:
+async def test_timeout_kills_what_hides_and_keeps_the_work(tmp_path: Path, shell: Shell) -> None:
     line = "echo half > half.txt; setsid sleep 97161 & sleep 97161"
     outcome, _ = await shell(tmp_path, line, wall_s=1.0)
     assert (outcome.reason, outcome.exit_code, outcome.detail) == ("timeout", None, "killed after 1 s")
@@ -99,20 +114,29 @@ async def test_timeout_kills_what_hides_and_keeps_the_work(tmp_path: Path) -> No
     assert not [p for p in psutil.process_iter(["cmdline"]) if "97161" in (p.info["cmdline"] or [])]
 
 
-async def test_the_end_of_the_command_is_the_end_of_all(tmp_path: Path) -> None:
+async def test_the_end_of_the_command_is_the_end_of_all(tmp_path: Path, shell: Shell) -> None:
     outcome, _ = await shell(tmp_path, "setsid sleep 97162 & sleep 0.1")
     assert (outcome.reason, outcome.exit_code) == ("exited", 0)
     assert outcome.wall_s < 10
 
 
-async def test_a_program_that_is_not_there(tmp_path: Path) -> None:
+@pytest.mark.skipif(not memory.enforced(), reason="control groups cannot be made here")
+@pytest.mark.parametrize(("then", "reason", "code"), [("", "oom", 137), ("; exit 0", "exited", 0)])
+async def test_memory(tmp_path: Path, shell: Shell, then: str, reason: str, code: int) -> None:
+    """An agent that goes on without what was killed is none that was."""
+    outcome, _ = await shell(tmp_path, f"python3 -c 'bytearray(2**30)'{then}", memory_mb=64)
+    assert (outcome.reason, outcome.exit_code) == (reason, code)
+    assert outcome.detail == ("killed at the memory limit of 64 MB" if reason == "oom" else "")
+
+
+async def test_a_program_that_is_not_there(tmp_path: Path, kind: str) -> None:
     one = spec(tmp_path, argv=("no-such-harness", "--now"), payload=None, binds_ro={})
-    async with real_pods(tmp_path) as (_, sandbox):
+    async with real_pods(tmp_path, kind=kind) as (_, sandbox):
         outcome = await sandbox.run(one)
     assert (outcome.reason, outcome.detail) == ("start_failed", "no-such-harness: not found")
 
 
-async def test_no_call_in_time(tmp_path: Path, port: int) -> None:
+async def test_no_call_in_time(tmp_path: Path, shell: Shell, port: int) -> None:
     fields = {"proxy": ("127.0.0.1", 1), "first_call_s": 1.0}
     outcome, _ = await shell(tmp_path / "a", "echo Trust this folder?; sleep 30", **fields)
     assert outcome.detail == "no model call within 1 s; its last lines: Trust this folder?"
@@ -120,7 +144,7 @@ async def test_no_call_in_time(tmp_path: Path, port: int) -> None:
     assert outcome.reason == "exited"
 
 
-async def test_the_proxy_is_at_hand(tmp_path: Path, port: int) -> None:
+async def test_the_proxy_is_at_hand(tmp_path: Path, shell: Shell, port: int) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"you said " + await reader.readline())
         writer.close()
@@ -133,12 +157,14 @@ async def test_the_proxy_is_at_hand(tmp_path: Path, port: int) -> None:
     assert out == "you said hello\n"
 
 
-async def test_an_agent_cannot_stop_its_own_end(tmp_path: Path) -> None:
+async def test_an_agent_cannot_stop_its_own_end(tmp_path: Path, shell: Shell) -> None:
     outcome, _ = await shell(tmp_path, "kill -STOP $PPID; sleep 97163", wall_s=0.5)
     assert outcome.reason == "timeout"
 
 
-async def test_files_that_break_off_are_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_files_that_break_off_are_fetched_again(
+    tmp_path: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole, broken = Collector._input, [True]
 
     async def once(self: Collector, http: web.Request) -> web.StreamResponse:

@@ -12,7 +12,10 @@ from tasks.kube import manifest
 from tasks.sandboxes import Spec
 from tasks.sandboxes import choose
 from tests.kube import scripts
+from tests.kube.pods import Pod
 from tests.kube.support import eventually
+from tests.tasks.kube.support import QUICK
+from tests.tasks.kube.support import Sidecar
 from tests.tasks.kube.support import backend
 from tests.tasks.kube.support import delivers
 from tests.tasks.kube.support import left
@@ -86,6 +89,22 @@ async def test_a_pod_without_a_result_is_lost(tmp_path: Path) -> None:
         outcome = await sandbox.run(spec(tmp_path))
     assert outcome.reason == "lost"
     assert "sent no result" in outcome.detail
+
+
+async def test_a_result_may_take_longer_than_an_end(tmp_path: Path) -> None:
+    async def script(pod: Pod) -> None:
+        await pod.schedule()
+        sidecar = Sidecar(pod)
+        await sidecar.fetch()
+        pod.running()
+        pod.exited(3, container="agent")
+        await asyncio.sleep(QUICK.record_s + 0.5)
+        await sidecar.send(result("3"))
+        pod.exited(0, container="sidecar")
+
+    async with backend(script) as (_, sandbox):
+        outcome = await sandbox.run(spec(tmp_path))
+    assert (outcome.reason, outcome.exit_code) == ("exited", 3)
 
 
 async def test_an_exit_code_that_an_agent_made_up_is_none(tmp_path: Path) -> None:
