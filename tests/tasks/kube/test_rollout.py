@@ -21,7 +21,6 @@ from tasks.run import ROOT
 from tasks.sandboxes import PROXY_URL
 from tasks.slots import Slots
 from tests.kube import scripts
-from tests.kube.mounted import Mounted
 from tests.tasks import test_mcp
 from tests.tasks.arena import Teacher
 from tests.tasks.arena import arena
@@ -140,12 +139,12 @@ async def test_a_pod_that_is_evicted_is_a_new_try_and_never_a_reward(tmp_path: P
         arena(tmp_path, Teacher()) as place,
         real_pods(tmp_path, images(), run="test", bounds=Bounds()) as (c, sandbox),
     ):
-        c.script = scripts.in_turn(scripts.evicted(), Mounted(tmp_path / "pods", images()))
+        c.script = scripts.in_turn(scripts.evicted(), c.script)
         row = await fill(slot(task), replace(place, sandbox=sandbox))
         first = records.read(str(place.folder / "rollouts" / f"{slot(task).rollout.id}.parquet"), records.ROLLOUTS)[0]
     assert (first["error_class"], first["reward"], first["exit"]) == ("InfrastructureError", None, "lost")
     assert "The node was low on resource: memory" in first["reason"]
-    assert (row["try"], row["reward"]) == (1, 1.0)
+    assert (row["try"], row["reward"]) == (1, 1.0), row
 
 
 async def test_a_verifier_that_is_evicted_is_run_again_without_the_harness(tmp_path: Path, task: taskset.Task) -> None:
@@ -153,8 +152,7 @@ async def test_a_verifier_that_is_evicted_is_run_again_without_the_harness(tmp_p
         arena(tmp_path, Teacher()) as place,
         real_pods(tmp_path, images(), run="test", bounds=Bounds()) as (c, sandbox),
     ):
-        real = Mounted(tmp_path / "pods", images())
-        c.script = scripts.in_turn(real, scripts.evicted(), real)
+        c.script = scripts.in_turn(c.script, scripts.evicted(), c.script)
         row = await fill(slot(task), replace(place, sandbox=sandbox))
     assert (row["try"], row["reward"], row["error_class"]) == (0, 1.0, None)
 
