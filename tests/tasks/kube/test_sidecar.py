@@ -1,9 +1,12 @@
-"""The real sidecar beside the real script: what a pod does, with processes for containers and in real ones."""
+"""The real sidecar beside the real script: what a pod does, with processes for containers, in real ones, and in a real
+cluster where one is given."""
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
 from collections.abc import Awaitable
 from collections.abc import Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +20,11 @@ from tasks.kube.sidecar import walk
 from tasks.rollout import remove
 from tasks.sandboxes import Outcome
 from tasks.sandboxes import choose
+from tasks.sandboxes.kubernetes import Kubernetes
 from tasks.verify import verify
 from tests.kube import memory
 from tests.kube import scripts
+from tests.tasks.kube.given import given_cluster
 from tests.tasks.kube.processes import real_pods
 from tests.tasks.kube.support import spec
 from training.child import free_port
@@ -27,9 +32,23 @@ from training.child import free_port
 Shell = Callable[..., Awaitable[tuple[Outcome, str]]]
 
 
-@pytest.fixture(params=["mounted", "containers"])
+HERE = pytest.mark.parametrize("kind", ["mounted", "containers"])
+"""For what wants this machine's loopback, or Python in the task image."""
+
+
+@pytest.fixture(params=["mounted", "containers", "cluster"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+@asynccontextmanager
+async def pods(kind: str, folder: Path) -> AsyncIterator[Kubernetes]:
+    if kind == "cluster":
+        async with Kubernetes(given_cluster()) as sandbox:
+            yield sandbox
+    else:
+        async with real_pods(folder, kind=kind) as (_, sandbox):
+            yield sandbox
 
 
 @pytest.fixture
@@ -38,8 +57,8 @@ def shell(kind: str) -> Shell:
 
     async def run(folder: Path, line: str, **fields: Any) -> tuple[Outcome, str]:
         one = spec(folder, argv=("bash", "-c", line), payload=None, binds_ro={}, **fields)
-        async with real_pods(folder, kind=kind) as (_, sandbox):
-            outcome = await asyncio.wait_for(sandbox.run(one), 25)
+        async with pods(kind, folder) as sandbox:
+            outcome = await asyncio.wait_for(sandbox.run(one), 600 if kind == "cluster" else 25)
         return outcome, outcome.stdout_path.read_text(errors="replace")
 
     return run
@@ -75,6 +94,7 @@ async def test_exit_code_output_environment_and_workspace(tmp_path: Path, shell:
     assert os.access(one.workspace / "tool.sh", os.X_OK)
 
 
+@HERE
 @pytest.mark.parametrize(
     ("folder", "times", "reason"),
     [("d", 3000, "folders more than 100 deep"), ("d" * 250, 30, "a path of more than 2048 bytes")],
@@ -124,18 +144,19 @@ async def test_the_end_of_the_command_is_the_end_of_all(tmp_path: Path, shell: S
 @pytest.mark.parametrize(("then", "reason", "code"), [("", "oom", 137), ("; exit 0", "exited", 0)])
 async def test_memory(tmp_path: Path, shell: Shell, then: str, reason: str, code: int) -> None:
     """An agent that goes on without what was killed is none that was."""
-    outcome, _ = await shell(tmp_path, f"python3 -c 'bytearray(2**30)'{then}", memory_mb=64)
+    outcome, _ = await shell(tmp_path, f"head -c 1G /dev/zero | tail >/dev/null{then}", memory_mb=64)
     assert (outcome.reason, outcome.exit_code) == (reason, code)
     assert outcome.detail == ("killed at the memory limit of 64 MB" if reason == "oom" else "")
 
 
 async def test_a_program_that_is_not_there(tmp_path: Path, kind: str) -> None:
     one = spec(tmp_path, argv=("no-such-harness", "--now"), payload=None, binds_ro={})
-    async with real_pods(tmp_path, kind=kind) as (_, sandbox):
+    async with pods(kind, tmp_path) as sandbox:
         outcome = await sandbox.run(one)
     assert (outcome.reason, outcome.detail) == ("start_failed", "no-such-harness: not found")
 
 
+@HERE
 async def test_no_call_in_time(tmp_path: Path, shell: Shell, port: int) -> None:
     fields = {"proxy": ("127.0.0.1", 1), "first_call_s": 1.0}
     outcome, _ = await shell(tmp_path / "a", "echo Trust this folder?; sleep 30", **fields)
@@ -144,6 +165,7 @@ async def test_no_call_in_time(tmp_path: Path, shell: Shell, port: int) -> None:
     assert outcome.reason == "exited"
 
 
+@HERE
 async def test_the_proxy_is_at_hand(tmp_path: Path, shell: Shell, port: int) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"you said " + await reader.readline())
