@@ -1,5 +1,5 @@
-"""The flow on a cluster: two real proxies and a real policy server that run already, pods that are real containers where
-there can be any, else processes.
+"""The flow on a cluster: two real proxies and a real policy server that run already, pods that are real containers
+where there can be any, else processes.
 
 One epoch is run there; the same run is then taken up on this machine, which finds nothing owed, and measures once more,
 so that one pass shows that a cluster's records and report are those of the local profile.

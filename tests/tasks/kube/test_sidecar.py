@@ -24,7 +24,6 @@ from tests.tasks.kube.processes import real_pods
 from tests.tasks.kube.support import spec
 from training.child import free_port
 
-
 Shell = Callable[..., Awaitable[tuple[Outcome, str]]]
 
 
