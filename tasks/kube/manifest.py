@@ -210,8 +210,8 @@ def _agent(settings: Settings, spec: Spec) -> dict[str, Any]:
 
 
 def _sidecar(settings: Settings, spec: Spec, command: str) -> dict[str, Any]:
-    # These are limits too, and a tenth of a CPU took 1.5 s to start Python, twice a pod. What an init container asks
-    # for is free up to what the pod's other containers ask for together.
+    # These are limits too: with a tenth of a CPU Python took 1.5 s to start, twice a pod, and a large result > 60 s.
+    # What an init container asks for is free up to what the pod's other containers ask for together.
     cpu = {"fetch": "500m", "serve": "250m"}[command]
     return {
         "name": {"fetch": "fetch", "serve": "sidecar"}[command],

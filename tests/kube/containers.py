@@ -119,7 +119,7 @@ class Containers(Processes):
                 await asyncio.sleep(RETRY_S)
 
     def _config(
-        self, pod: Pod, container: Object, folder: Path, volumes: Mapping[str, Path], env: Mapping[str, str]
+        self, pod: Pod, container: Object, folder: Path, volumes: Mapping[str, Path], env: dict[str, str]
     ) -> Any:
         last_words = _last_words(folder, container)
         last_words.parent.mkdir(exist_ok=True)
@@ -140,7 +140,7 @@ class Containers(Processes):
             command=[expand(part, env) for part in container.get("command", ())],
             args=[expand(part, env) for part in container.get("args", ())],
             working_dir=container.get("workingDir", ""),
-            envs=[cri.KeyValue(key=key, value=value) for key, value in {**mark, **env}.items()],
+            envs=[cri.KeyValue(key=key, value=value) for key, value in (mark | env).items()],
             mounts=mounts,
             log_path=f"{container['name']}.log",
             linux=cri.LinuxContainerConfig(resources=_resources(container), security_context=_security(pod, container)),
@@ -183,7 +183,7 @@ def _last_words(folder: Path, container: Object) -> Path:
 
 
 def _read(lines: BinaryIO) -> Iterator[bytes]:
-    """The text of the whole lines that have come, each `TIME stdout|stderr F|P TEXT`; with P the line goes on."""
+    """The text of the whole lines that have come. Each is `TIME stdout|stderr F|P TEXT`; with P the text goes on."""
     while line := lines.readline():
         if not line.endswith(b"\n"):
             lines.seek(-len(line), os.SEEK_CUR)
