@@ -35,6 +35,8 @@ RESULT_BYTES = MAX_BYTES + (64 << 20)
 PULL_S, UPLOAD_S = 900, 300
 """What a Job's deadline adds to the command's own time: for its start, and for its end."""
 _MAX_NAME = 63
+_LAST_LINES = "FallbackToLogsOnError"
+"""So that the pod's status says why one of ours failed: its output is read nowhere else."""
 
 
 def object_name(name: str) -> str:
@@ -217,6 +219,7 @@ def _sidecar(settings: Settings, spec: Spec, command: str) -> dict[str, Any]:
         "name": {"fetch": "fetch", "serve": "sidecar"}[command],
         "image": settings.sidecar_image,
         "command": ["python3", "-ISB", settings.sidecar_script, command, sidecar_config(settings, spec)],
+        "terminationMessagePolicy": _LAST_LINES,
         "resources": _resources(cpu=cpu, memory="128Mi"),
         "securityContext": _locked(),
         "volumeMounts": [
@@ -240,6 +243,7 @@ def _payload(settings: Settings, spec: Spec) -> list[dict[str, Any]]:
             "name": "payload",
             "image": settings.payloads[spec.payload],
             "command": ["sh", "-c", copies],
+            "terminationMessagePolicy": _LAST_LINES,
             "resources": _resources(cpu="500m", memory="256Mi"),
             "securityContext": _locked(),
             "volumeMounts": [_mount(name, f"/{name}") for name, _ in payload(spec)],
