@@ -121,10 +121,15 @@ def recorded(folder: Path, slot: Slot, tries: int) -> dict[str, Any] | None:
     rollout = slot.rollout
     for _ in range(tries):
         row = read_row(row_path(folder, rollout))
-        if row is not None and row["error_class"] not in ("InfrastructureError", "ConfigError"):
+        if row is not None and fills(row):
             return row if has_calls(str(calls_path(folder, rollout))) else None
         rollout = rollout.next_try()
     return None
+
+
+def fills(row: Mapping[str, Any]) -> bool:
+    """Whether a try filled its slot; one that our own machinery broke did not."""
+    return row["error_class"] not in ("InfrastructureError", "ConfigError")
 
 
 def row_path(folder: Path, rollout: Rollout) -> Path:
