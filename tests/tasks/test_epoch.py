@@ -102,9 +102,9 @@ async def test_what_a_group_has_on_record_counts_for_its_deadline(
 def test_a_try_of_before_a_resume_does_not_replace_the_one_that_filled_its_slot(tmp_path: Path) -> None:
     """All tries of the first execution broke; the second one begins with the first try again, which comes to an end."""
     (group,) = plan_training("r", 1, 0, tasks(1), BOTH, 1, 2)
-    for slot, errors in zip(group, ([None, "InfrastructureError"], ["InfrastructureError"] * 2), strict=True):
+    for slot, first in zip(group, (None, "InfrastructureError"), strict=True):
         rollout = slot.rollout
-        for error in errors:
+        for error in (first, "InfrastructureError"):
             row = {"rollout": rollout.id, "try": rollout.try_, "error_class": error}
             records.write(str(row_path(tmp_path, rollout)), records.table([row], records.ROLLOUTS))
             rollout = rollout.next_try()
