@@ -166,7 +166,7 @@ class Control:
             raise ValueError(f"rollout {earlier_id} cannot be gone on with: it was not kept here")
         await asyncio.to_thread(carry_on, earlier.ledger, rollout.ledger)
         rollout.trajectory, rollout.findings = earlier.trajectory, earlier.findings
-        rollout.calls, rollout.asides = earlier.calls, earlier.asides
+        rollout.calls, rollout.used = earlier.calls, earlier.used
         rollout.sampled_tokens = earlier.sampled_tokens
 
     async def _failure(self, http: web.Request) -> web.Response:
@@ -179,7 +179,8 @@ class Control:
     async def _end(self, http: web.Request) -> web.Response:
         """Kill the key, stop what is still running, write the Parquet file, say what was recorded.
 
-        With `keep` in the query, and any call answered, the next try at its slot may go on with it (`kept`)."""
+        With `keep` in the query, any call answered and no budget used up, the next try at its slot may go on with it
+        (`kept`)."""
         rollout = self._live.remove(http.match_info["id"])
         if rollout is None:
             return web.json_response({"error": "unknown rollout"}, status=404)
@@ -187,7 +188,7 @@ class Control:
         await self._ledger.append(rollout.ledger, {"kind": "end", "calls": rollout.calls})
         path = str(rollout.ledger.with_name(f"{rollout.ledger.name[1:].removesuffix('.ledger')}.parquet"))
         summary = await asyncio.to_thread(_write_calls, rollout, self._rendering, path)
-        kept = "keep" in http.query and summary["answered"] > 0
+        kept = "keep" in http.query and summary["answered"] > 0 and not rollout.out_of_budget
         if kept:
             self._kept[rollout.identity.slot] = rollout
         else:

@@ -237,6 +237,7 @@ class Gateway:
             await self._record(call, _failed(499, "harness_went_away"))
             raise
         except InfrastructureError as error:
+            call.rollout.give_back(is_aside(call.request))
             call.rollout.fail(str(error))
             await self._record(call, _failed(529, "engine_failed"))
             raise Problem("overloaded", "the policy server is away") from error

@@ -2,6 +2,7 @@
 
 import asyncio
 import hmac
+from collections import Counter
 from dataclasses import dataclass
 from dataclasses import field
 from pathlib import Path
@@ -30,7 +31,8 @@ class Limits:
 class LiveRollout:
     """A rollout between its registration and its end. `findings` are those that belong to none of its calls; the hosts
     are what the egress port lets it reach and what it answers in the model's place (see `egress`); `out_of_budget` is
-    the finding of the budget that ended it."""
+    the finding of the budget that ended it; `used` is how many calls count in the limits, turns (False) and others
+    (True)."""
 
     identity: Rollout
     harness: str
@@ -43,7 +45,7 @@ class LiveRollout:
     findings: set[str] = field(default_factory=set)
     memory: Memory = field(default_factory=Memory)
     calls: int = 0
-    asides: int = 0
+    used: Counter[bool] = field(default_factory=Counter)
     sampled_tokens: int = 0
     out_of_budget: str | None = None
     failure: "asyncio.Future[str]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -66,10 +68,14 @@ class LiveRollout:
 
     def count(self, aside: bool) -> int:
         """Count a call; returns how many of its sort, turns or calls that are none, were before it."""
-        before = self.asides if aside else self.calls - self.asides
+        before = self.used[aside]
         self.calls += 1
-        self.asides += aside
+        self.used[aside] += 1
         return before
+
+    def give_back(self, aside: bool) -> None:
+        """Let a call that our side failed use up nothing: the next try may go on with this rollout."""
+        self.used[aside] -= 1
 
     def spent(self, before: int) -> tuple[str, str] | None:
         """The finding and the words of the budget that leaves nothing for a call with `before` before it, or None."""

@@ -21,17 +21,23 @@ _MAX_SESSION_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class Cut:
-    """What the try `rollout` left: `workspace` and `home` in `folder`. Its harness ran for `used_s` seconds, with those
-    that it went on with itself, and made `calls` calls."""
+    """What the try `rollout` left: `workspace` and `home` in `folder`. Its harness ran for `used_s` seconds and had
+    `answered` calls answered, with what it went on with itself; `cuts` says how many calls had been made at each cut,
+    this one the last."""
 
     rollout: Rollout
     folder: Path
     used_s: float
-    calls: int
+    answered: int
+    cuts: tuple[int, ...]
+
+    @property
+    def calls(self) -> int:
+        return self.cuts[-1]
 
 
 def missing_calls(calls: Sequence[Mapping[str, Any]], cut: Cut) -> bool:
-    """Whether the harness went on from before the last call that was answered before the cut: its session lacked what
+    """Whether the harness went on from before the last call that was answered before a cut: its session lacked what
     it had done since, and the policy was asked about a workspace that it could not know. `calls` have `call`,
     `parent_call`, `status` and `findings`."""
     turns = [
@@ -39,8 +45,8 @@ def missing_calls(calls: Sequence[Mapping[str, Any]], cut: Cut) -> bool:
         for call in calls
         if call["status"] == "ok" and not any(finding.startswith("side_call:") for finding in call["findings"])
     ]
-    before = [call["call"] for call in turns if call["call"] < cut.calls]
-    return turns[len(before)]["parent_call"] != before[-1] if len(turns) > len(before) > 0 else False
+    ends = [sum(call["call"] < calls for call in turns) for calls in cut.cuts]
+    return any(turns[n]["parent_call"] != turns[n - 1]["call"] for n in ends if 0 < n < len(turns))
 
 
 def carry_sessions(pattern: str, home: Path, to: Path) -> bool:
@@ -51,7 +57,8 @@ def carry_sessions(pattern: str, home: Path, to: Path) -> bool:
     found = False
     for file in home.glob(pattern):
         status = file.lstat()
-        if file.resolve() != home.resolve() / file.relative_to(home) or not stat.S_ISREG(status.st_mode):
+        # A link is not resolved: one to itself cannot be.
+        if not stat.S_ISREG(status.st_mode) or file.resolve() != home.resolve() / file.relative_to(home):
             continue
         if status.st_size <= _MAX_SESSION_BYTES:
             target = to / file.relative_to(home)

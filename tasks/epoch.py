@@ -26,6 +26,7 @@ from tasks.harnesses import Harness
 from tasks.rollout import Arena
 from tasks.rollout import Slot
 from tasks.rollout import fill
+from tasks.rollout import fills
 from tasks.rollout import read_row
 from tasks.rollout import recorded
 from tasks.rollout import row_path
@@ -128,7 +129,8 @@ async def together(coroutines: Iterable[Any]) -> None:
 
 
 def merge(folder: Path, groups: Iterable[Group], tries: int) -> list[dict[str, Any]]:
-    """All recorded tries of `groups` in one `rollouts.parquet`; returns its rows."""
+    """All recorded tries of `groups` in one `rollouts.parquet`; returns its rows. What lies behind the try that filled
+    a slot is of an execution before: a resumed one begins with the first try again."""
     rows = []
     for slot in (slot for group in groups for slot in group):
         rollout = slot.rollout
@@ -136,6 +138,8 @@ def merge(folder: Path, groups: Iterable[Group], tries: int) -> list[dict[str, A
             row = read_row(row_path(folder, rollout))
             if row is not None:
                 rows.append(row)
+                if fills(row):
+                    break
             rollout = rollout.next_try()
     records.write(str(folder / "rollouts.parquet"), records.table(rows, records.ROLLOUTS))
     return rows

@@ -121,10 +121,15 @@ def recorded(folder: Path, slot: Slot, tries: int) -> dict[str, Any] | None:
     rollout = slot.rollout
     for _ in range(tries):
         row = read_row(row_path(folder, rollout))
-        if row is not None and row["error_class"] not in ("InfrastructureError", "ConfigError"):
+        if row is not None and fills(row):
             return row if has_calls(str(calls_path(folder, rollout))) else None
         rollout = rollout.next_try()
     return None
+
+
+def fills(row: Mapping[str, Any]) -> bool:
+    """Whether a try filled its slot; one that our own machinery broke did not."""
+    return row["error_class"] not in ("InfrastructureError", "ConfigError")
 
 
 def row_path(folder: Path, rollout: Rollout) -> Path:
@@ -194,7 +199,7 @@ async def _try(
     }
     timings: dict[str, float] = {}
     summary: dict[str, Any] = {}
-    scratch, left = arena.scratch / rollout.id, None
+    scratch, left, gone_on = arena.scratch / rollout.id, None, None
     try:
         gone_on = await asyncio.to_thread(_lay_out, slot, scratch, earlier)
         if gone_on:
@@ -221,7 +226,8 @@ async def _try(
         row |= {"reason": str(error), "exit": "overdue"} | _found(row, FINDING)
     finally:
         if summary.get("kept"):
-            left = Cut(rollout, scratch, timings["rollout"], summary["calls"])
+            cuts = (*(gone_on.cuts if gone_on else ()), summary["calls"])
+            left = Cut(rollout, scratch, timings["rollout"], summary["answered"], cuts)
         else:
             await asyncio.to_thread(remove, scratch)
     counts = records.to_json(row["finding_counts"])
@@ -266,7 +272,7 @@ async def _run_harness(
     able = _resumable(slot, arena)
     keeps = able is not None and rollout.try_ + 1 < arena.tries
     if able:
-        argv = able.resume(able.keeping(argv), gone_on.calls) if gone_on else able.keeping(argv)
+        argv = able.resume(able.keeping(argv), gone_on.answered) if gone_on else able.keeping(argv)
     used_s = gone_on.used_s if gone_on else 0.0
     try:
         slot.harness.prepare(home, base_url, key, MODEL_NAME)

@@ -35,7 +35,10 @@ class Vision:
                 data = _read(name)
                 if sha256(data).hexdigest() != Path(name).name:
                     return "image_changed"
-                sizes.append(Image.open(BytesIO(data)).size)
+                image = Image.open(BytesIO(data))
+                if image.has_transparency_data and image.mode != "RGBA":
+                    return "image_transparent"  # black to some versions of vLLM and white to others
+                sizes.append(image.size)
         except OSError:
             return "image_missing"
         patches = [self._processor.get_number_of_image_patches(height, width, {}) for width, height in sizes]
@@ -65,7 +68,7 @@ class Vision:
     def _shown(self, row: Row) -> dict[str, torch.Tensor]:
         if not row.images:
             return {}
-        pictures = [Image.open(BytesIO(_read(name))).convert("RGB") for name in row.images]
+        pictures = [_opaque(Image.open(BytesIO(_read(name)))) for name in row.images]
         return dict(self._processor(images=pictures, return_tensors="pt"))
 
     def _positions(self, ids: Sequence[int], grids: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -89,6 +92,15 @@ def vision_of(folder: Path) -> Vision | None:
     """The eyes of the model in `folder`; None if it reads text only."""
     config = AutoConfig.from_pretrained(folder)
     return Vision(folder, config) if hasattr(config, "vision_config") else None
+
+
+def _opaque(image: Image.Image) -> Image.Image:
+    """The image in RGB, on white: so vLLM shows one in RGBA."""
+    if image.mode != "RGBA":
+        return image.convert("RGB")
+    white = Image.new("RGB", image.size, "white")
+    white.paste(image, mask=image)
+    return white
 
 
 def _read(name: str) -> bytes:

@@ -120,7 +120,7 @@ class Resumable(Harness, Protocol):
         """`command`'s words, so that a session is written down."""
 
     def resume(self, argv: tuple[str, ...], calls: int) -> tuple[str, ...]:
-        """`command`'s words, so that it goes on with its last session, in which it made so many model calls."""
+        """`command`'s words, so that it goes on with its last session, in which so many model calls were answered."""
 
 
 def resumable(harness: Harness) -> Resumable | None:

@@ -150,6 +150,38 @@ async def test_the_tokens_of_a_kept_try_count_on(toy_model: Path, tmp_path: Path
     assert (summary["out_of_budget"], summary["sampled_tokens"], len(engine.asked)) == ("out_of_tokens", 2, 1)
 
 
+async def test_a_call_that_the_engine_failed_uses_up_nothing_of_the_policys(toy_model: Path, tmp_path: Path) -> None:
+    def script(prompt: list[int], n: int) -> Any:
+        return web.Response(status=500) if n == 1 else [72, 73]
+
+    async with (
+        serving(ScriptedEngine(script)) as engine,
+        recording(toy_model, engine.url, tmp_path) as proxy,
+    ):
+        first = await proxy.register(max_calls=2)
+        await ask(proxy, first, turn("go"))
+        async with proxy.client(first) as client:
+            assert (await client.post("/v1/chat/completions", json=turn("on"))).status_code == 529
+        await proxy.end(first, keep="1")
+        again = await proxy.register(try_=1, continues=first, max_calls=2)
+        await ask(proxy, again, turn("on"), turn("and on"))
+        _, rows = await proxy.end(again)
+    assert [row["findings"] for row in rows] == [[], ["engine_failed"], [], ["out_of_calls"]]
+
+
+async def test_a_try_that_is_out_of_its_budget_is_not_kept(toy_model: Path, tmp_path: Path) -> None:
+    """It is scored as it stands, also where its sandbox was lost afterwards."""
+    async with (
+        serving(ScriptedEngine(lambda prompt, n: [72, 73])) as engine,
+        recording(toy_model, engine.url, tmp_path) as proxy,
+    ):
+        rollout = await proxy.register(max_calls=1)
+        await ask(proxy, rollout, turn("go"), turn("go on"))
+        summary, _ = await proxy.end(rollout, keep="1")
+    assert (summary["out_of_budget"], summary["kept"]) == ("out_of_calls", False)
+    assert not list(tmp_path.glob(".*.ledger"))
+
+
 async def test_what_was_not_kept_cannot_be_gone_on_with(toy_model: Path, tmp_path: Path) -> None:
     async def refused(proxy: Recording, continues: str) -> str:
         body = {"run": "r", "epoch": 1, "task": "toy", "sample": 0, "try_": 1, "harness": "test", "key": "k"}

@@ -1,6 +1,7 @@
 """Real sockets, on both event loops: the tests' own and the proxy's."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from collections.abc import Awaitable
 from collections.abc import Callable
@@ -97,6 +98,19 @@ def test_one_that_idled_or_that_the_server_closes_is_not_used_again(run: Run, mo
             assert [*connections._idle.values()] == [[]], "one that idles stays open"
             await connections.ask("POST", url)
         assert [len(own) for own in server.asked] == [1, 1, 1]
+
+    run(main())
+
+
+def test_one_that_idled_while_the_loop_was_busy_is_not_used_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        server = Server(PLAIN, PLAIN)
+        async with server.running() as url, Connections() as connections:
+            monkeypatch.setattr(wire, "KEEPALIVE_S", 0.01)
+            await connections.ask("POST", url)
+            time.sleep(0.02)  # nothing is retired meanwhile, and no server's hanging up is noticed
+            await connections.ask("POST", url)
+        assert [len(own) for own in server.asked] == [1, 1]
 
     run(main())
 

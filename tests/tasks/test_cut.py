@@ -209,14 +209,24 @@ async def test_a_harness_that_does_not_go_on_is_our_failure(tmp_path: Path, task
 
 
 @pytest.mark.parametrize(
-    ("parents", "missing"),
-    [([None, 0, 1], False), ([None, 0, 0], True), ([None, 0, None], True), ([None, 0], False)],
+    ("parents", "cuts", "missing"),
+    [
+        ([None, 0, 1], (2,), False),
+        ([None, 0, 0], (2,), True),
+        ([None, 0, None], (2,), True),
+        ([None, 0], (2,), False),
+        ([None, 0, 1, 2], (2, 3), False),
+        ([None, 0, 0, 2], (2, 3), True),  # a second cut does not make the first one good
+        ([None, 0, 1], (2, 2), False),
+    ],
 )
-def test_a_session_that_lacks_the_last_calls_is_told(parents: list[int | None], missing: bool) -> None:
+def test_a_session_that_lacks_the_last_calls_is_told(
+    parents: list[int | None], cuts: tuple[int, ...], missing: bool
+) -> None:
     calls: list[dict[str, Any]] = [
         {"call": n, "parent_call": parent, "status": "ok", "findings": []} for n, parent in enumerate(parents)
     ]
-    assert missing_calls(calls, Cut(Rollout("r", 1, "t", 0), Path(), 1.0, 2)) is missing
+    assert missing_calls(calls, Cut(Rollout("r", 1, "t", 0), Path(), 1.0, 2, cuts)) is missing
 
 
 def test_sessions_are_carried_and_nothing_else(tmp_path: Path) -> None:
@@ -228,6 +238,7 @@ def test_sessions_are_carried_and_nothing_else(tmp_path: Path) -> None:
     (elsewhere / "two.jsonl").write_text("not the agent's")
     (home / "s/a/two.jsonl").symlink_to(elsewhere / "two.jsonl")
     (home / "s/b").symlink_to(elsewhere)
+    (home / "s/a/itself.jsonl").symlink_to("itself.jsonl")
     os.mkfifo(home / "s/a/three.jsonl")
     assert carry_sessions("s/*/*.jsonl", home, to)
     assert [path.relative_to(to).as_posix() for path in to.rglob("*") if path.is_file()] == ["s/a/one.jsonl"]

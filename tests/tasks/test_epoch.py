@@ -12,6 +12,7 @@ from proxy_addons.errors import ConfigError
 from tasks import harnesses
 from tasks.deadline import Deadline
 from tasks.epoch import check_progress
+from tasks.epoch import merge
 from tasks.epoch import plan_heldout
 from tasks.epoch import plan_training
 from tasks.epoch import run_group
@@ -96,6 +97,24 @@ async def test_what_a_group_has_on_record_counts_for_its_deadline(
     manifest = await run_group(group, arena, 0.01)
     assert filled == group[2:]
     assert (manifest["ran"], manifest["rewards"]) == (2, [1.0, 0.0, None, None])
+
+
+def test_a_try_of_before_a_resume_does_not_replace_the_one_that_filled_its_slot(tmp_path: Path) -> None:
+    """All tries of the first execution broke; the second one begins with the first try again, which comes to an end."""
+    (group,) = plan_training("r", 1, 0, tasks(1), BOTH, 1, 2)
+    for slot, first in zip(group, (None, "InfrastructureError"), strict=True):
+        rollout = slot.rollout
+        for error in (first, "InfrastructureError"):
+            row = {"rollout": rollout.id, "try": rollout.try_, "error_class": error}
+            records.write(str(row_path(tmp_path, rollout)), records.table([row], records.ROLLOUTS))
+            rollout = rollout.next_try()
+    found = merge(tmp_path, [group], 2)
+    assert [(row["try"], row["error_class"]) for row in found] == [
+        (0, None),
+        (0, "InfrastructureError"),
+        (1, "InfrastructureError"),
+    ]
+    assert records.read(str(tmp_path / "rollouts.parquet"), records.ROLLOUTS) == found
 
 
 def test_staleness_counts_rollouts_with_a_reward_by_the_oldest_weights_in_them() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,20 @@ def test_an_image_that_is_not_what_was_recorded_is_refused_and_counted(folder: P
     assert (rows, dict(report.refused), dict(report.refused_tokens)) == ([], {"image_changed": 2}, {"image_changed": 4})
     file.write_bytes(b"no picture")
     assert build_rows(calls, max_row_tokens=1000, unseen=vision.why_not)[1].refused == {"image_changed": 2}
+
+
+def test_what_is_transparent_is_white_as_vllm_makes_it_or_refused(folder: Path, tmp_path: Path) -> None:
+    vision, shown, refused = vision_of(folder), [], []
+    assert vision
+    for mode, colour in (("RGBA", (200, 0, 0, 0)), ("RGB", (255, 255, 255)), ("LA", (200, 0))):
+        Image.new(mode, (32, 32), colour).save(tmp_path / "image.png")
+        file = tmp_path / sha256((tmp_path / "image.png").read_bytes()).hexdigest()
+        (tmp_path / "image.png").rename(file.with_suffix(".png"))
+        row = Row("a0", "a", [START, IMAGE, 1], [0, 0, 1], [0.0] * 3, (0,), (0,), images=(str(file),))
+        refused.append(vision.why_not(row))
+        shown.append(vision.inputs([row])[0][0]["pixel_values"])
+    assert shown[0].equal(shown[1])
+    assert refused == [None, None, "image_transparent"]  # of vLLM's versions some make it white
 
 
 def test_an_opening_has_no_part_of_an_image(folder: Path, rows: list[Row]) -> None:
