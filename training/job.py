@@ -176,6 +176,11 @@ class Layout(Objective):
             )
         return self
 
+    @property
+    def residents(self) -> int:
+        """Our own processes of an update; veRL's trainer starts its ranks itself, from one of ours."""
+        return self.processes if self.trainer == "direct" else 1
+
 
 class TrainSettings(Layout):
     """Hyper-parameters of an update, and how it may use the machine."""

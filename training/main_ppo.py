@@ -235,12 +235,12 @@ def _run(config: dict[str, Any], beside: Callable[[str], Path], ray: Path) -> No
     file.write_text(yaml.safe_dump(config, sort_keys=False))
     log.unlink(missing_ok=True)
     env = {
+        "RAY_AUTH_MODE": "disabled",  # a Ray of our own would write a token into the home folder
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "HYDRA_FULL_ERROR": "1",  # so that the last line of the log says what was wrong
         **os.environ,
         **config["ray_kwargs"]["ray_init"]["runtime_env"]["env_vars"],
         "VERL_FILE_LOGGER_PATH": str(beside("main_ppo.jsonl")),
-        "RAY_AUTH_MODE": "disabled",  # it would write a token into the home folder
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "HYDRA_FULL_ERROR": "1",  # so that the last line of the log says what was wrong
     }
     argv = [sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", str(file.parent), "--config-name", file.stem]
     shutil.rmtree(ray, ignore_errors=True)  # of an update that was killed
