@@ -32,7 +32,7 @@ from tasks.adapters import CHOICES
 from tasks.adapters import Choices
 from tasks.adapters import is_benchmark
 from tasks.rewards.rubric import JudgeConfig
-from training.job import Objective
+from training.job import Layout
 from training.rows import SIDE_CALLS
 
 PROFILES = Path(__file__).parent / "profiles"
@@ -81,7 +81,7 @@ class Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class TrainingConfig(Objective):
+class TrainingConfig(Layout):
     """The weight update: veRL's actor step on the recorded tokens."""
 
     learning_rate: float = Field(default=3e-4, gt=0, le=1, description="AdamW learning rate, constant")
@@ -99,19 +99,10 @@ class TrainingConfig(Objective):
         ge=2,
         description="tokens per forward pass; a longer row passes alone; changes speed and memory only",
     )
-    dtype: Literal["float32", "bfloat16"] = Field(
-        default="float32", description="of the forward pass and of the served weights; trained ones are float32"
-    )
     gradient_checkpointing: bool = Field(
         default=False, description="compute activations again for the backward pass: less memory, a third more work"
     )
     keep_checkpoints: int = Field(default=2, ge=1, description="newest checkpoints kept; older ones are deleted")
-    device: Literal["auto", "cpu", "cuda"] = Field(
-        default="auto", description="where to train; auto takes a GPU if there is one"
-    )
-    processes: int = Field(
-        default=1, ge=1, le=64, description="processes of this machine that share an update, one per GPU (FSDP2)"
-    )
 
 
 class LimitsConfig(Part):

@@ -109,7 +109,7 @@ async def train(
         settings=TrainSettings(**settings),
     )
     (folder / "job.json").write_text(job.model_dump_json(indent=1))
-    await trainer.do(folder / "job.json", job.settings.processes)
+    await trainer.do(folder / "job.json", job.settings.residents)
     result = run.train_result(epoch)
     if result is None:
         raise InfrastructureError(f"training ended without a result; its log is {trainer.log}")

@@ -1,6 +1,8 @@
 """Rows → the nested (jagged) tensors that veRL's engine reads. Nothing is padded, so no token is ever taken for padding
 by its id (case O34)."""
 
+import random
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -53,25 +55,42 @@ def rl_batch(
     )
 
 
-def share(batch: TensorDict, rank: int, world: int) -> TensorDict:
-    """The rows of `batch`, one optimizer step, that fall to `rank` of `world` data-parallel ranks.
+def mini_batches(rows: Sequence[Row], count: int, order: random.Random) -> Iterator[list[Row]]:
+    """The rows in at most `count` parts of whole prompt groups, dealt in a random order: never an empty part."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row.group, []).append(row)
+    names = sorted(groups)
+    order.shuffle(names)
+    for first in range(min(count, len(names))):
+        yield [row for name in names[first::count] for row in groups[name]]
 
-    All ranks get as many, because each must make as many passes as the others: where there are not enough, they get
-    the shortest row again, with nothing in it to train.
-    """
+
+def share(batch: TensorDict, rank: int, world: int) -> TensorDict:
+    """The rows of `batch`, one optimizer step, that fall to `rank` of `world` data-parallel ranks; as many as fall to
+    each other one, because each must make as many passes."""
     if world == 1:
         return batch
-    mine = list(range(rank, len(batch), world))
-    spare = -(-len(batch) // world) - len(mine)
+    from verl.utils import tensordict_utils
+
+    whole = filled(batch, world)
+    return tensordict_utils.index_select_tensor_dict(whole, list(range(rank, len(whole), world)))
+
+
+def filled(batch: TensorDict, multiple: int) -> TensorDict:
+    """`batch` with its shortest row again at the end, nothing in it to train, until its rows divide by `multiple`."""
+    rows, spare = len(batch), -len(batch) % multiple
+    if not spare:
+        return batch
     shortest = int(batch["input_ids"].offsets().diff().argmin())
     from verl.utils import tensordict_utils
 
-    part = tensordict_utils.index_select_tensor_dict(batch, [*mine, *[shortest] * spare])
+    more = tensordict_utils.index_select_tensor_dict(batch, [*range(rows), *[shortest] * spare])
     for name in ("loss_mask", "response_mask"):
-        if spare and name in part:
-            masks = [m if n < len(mine) else torch.zeros_like(m) for n, m in enumerate(part[name].unbind())]
-            part[name] = torch.nested.as_nested_tensor(masks, layout=torch.jagged)
-    return part
+        if name in more:
+            masks = [m if n < rows else torch.zeros_like(m) for n, m in enumerate(more[name].unbind())]
+            more[name] = torch.nested.as_nested_tensor(masks, layout=torch.jagged)
+    return more
 
 
 def sft_batch(rows: Sequence[Row], weighting: Weighting = "token", vision: Vision | None = None) -> TensorDict:

@@ -14,6 +14,8 @@ of `trainer/` are pickles: load only checkpoints that you wrote.
 import json
 import os
 import shutil
+from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from typing import Protocol
 
 import torch
 import torch.distributed as dist
+from huggingface_hub import save_torch_state_dict
 from transformers import AutoConfig
 from transformers import AutoModelForCausalLM
 from transformers import AutoModelForImageTextToText
@@ -66,26 +69,43 @@ def save_checkpoint(
     A checkpoint of the same epoch is replaced. Raises InfrastructureError if the exported folder does not give the
     trainer's log-probabilities on `probe`; then nothing is published.
     """
-    final = directory / f"epoch-{state['epoch']:04}"
-    temporary = directory / f".tmp-{final.name}"
-    if rank() == 0:
-        directory.mkdir(parents=True, exist_ok=True)
-        for left in directory.glob(".tmp-*"):
-            shutil.rmtree(left)  # of a process that died while it wrote
-    _together()
+    temporary = begin(directory, state["epoch"])
     learner.save(temporary / "trainer")
     export(learner, base_model, temporary / "hf", dtype, probe)
     if rank() == 0:
-        (temporary / "state.json").write_text(json.dumps(state))
-        _publish(temporary, final)
-        pointer = directory / ".latest.json.tmp"
-        pointer.write_text(json.dumps({"checkpoint": final.name}))
-        os.replace(pointer, directory / "latest.json")
-        for old in sorted(directory.glob("epoch-*"))[: -max(keep, 2)]:
-            if old not in (final, _best(directory)):
-                shutil.rmtree(old)
+        publish(temporary, state, keep)
     _together()
+    return _final(directory, state["epoch"])
+
+
+def begin(directory: Path, epoch: int) -> Path:
+    """Where to write the checkpoint of `epoch` before `publish`; what a process that died left there is removed."""
+    final = _final(directory, epoch)
+    if rank() == 0:
+        directory.mkdir(parents=True, exist_ok=True)
+        for left in directory.glob(".tmp-*"):
+            shutil.rmtree(left)
+    _together()
+    return directory / f".tmp-{final.name}"
+
+
+def publish(temporary: Path, state: dict[str, Any], keep: int) -> Path:
+    """Give a whole checkpoint its name, point to it, remove older ones, and return its folder."""
+    directory = temporary.parent
+    final = _final(directory, state["epoch"])
+    (temporary / "state.json").write_text(json.dumps(state))
+    _rename(temporary, final)
+    pointer = directory / ".latest.json.tmp"
+    pointer.write_text(json.dumps({"checkpoint": final.name}))
+    os.replace(pointer, directory / "latest.json")
+    for old in sorted(directory.glob("epoch-*"))[: -max(keep, 2)]:
+        if old not in (final, _best(directory)):
+            shutil.rmtree(old)
     return final
+
+
+def _final(directory: Path, epoch: int) -> Path:
+    return directory / f"epoch-{epoch:04}"
 
 
 def _together() -> None:
@@ -125,32 +145,59 @@ def export(learner: Trained, base_model: Path, folder: Path, dtype: torch.dtype,
     The folder is loaded again and must give the trainer's log-probabilities on `probe`, with every weight present.
     Raises InfrastructureError if it does not.
     """
+    short = opening(probe, base_model)
+    weights, trained = learner.state_dict(), learner.log_probs([short])[0]
+    if rank() == 0:
+        write_folder(weights, base_model, folder, dtype)
+        verify_folder(folder, base_model, dtype, short, trained)
+
+
+def opening(row: Row, base_model: Path) -> Row:
+    """The beginning of `row`, to be scored at temperature 1, all of it."""
     vision = vision_of(base_model)
-    short = _scored_whole(
-        vision.opening(probe, PROBE_TOKENS) if vision else replace(probe, ids=probe.ids[:PROBE_TOKENS])
-    )
-    weights, trained = learner.state_dict(), learner.log_probs([short])[0][1:]
-    if rank() != 0:
-        return
-    auto = AutoModelForImageTextToText if vision else AutoModelForCausalLM
-    model = auto.from_config(AutoConfig.from_pretrained(base_model), dtype=dtype)
+    short = vision.opening(row, PROBE_TOKENS) if vision else replace(row, ids=row.ids[:PROBE_TOKENS])
+    ones = [1] * (len(short.ids) - 1)
+    return replace(short, mask=[0, *ones], logprobs=[0.0] * len(short.ids), temperature=1.0, importance=None)
+
+
+def write_folder(weights: Mapping[str, torch.Tensor], base_model: Path, folder: Path, dtype: torch.dtype) -> None:
+    """Write `weights`, under their names in transformers, as a Hugging Face folder with the rest of `base_model`."""
+    model = _auto(base_model).from_config(AutoConfig.from_pretrained(base_model), dtype=dtype)
     model.load_state_dict(weights)
     model.save_pretrained(folder)
+    _copy_the_rest(base_model, folder)
+
+
+def write_published(weights: Mapping[str, torch.Tensor], base_model: Path, folder: Path, dtype: torch.dtype) -> None:
+    """`write_folder` for weights under the names that a model is published with, which differ where it has experts."""
+    folder.mkdir()
+    save_torch_state_dict({name: tensor.to(dtype).contiguous() for name, tensor in weights.items()}, folder)
+    config = AutoConfig.from_pretrained(base_model)
+    config.dtype = dtype
+    config.save_pretrained(folder)
+    _copy_the_rest(base_model, folder)
+
+
+def _copy_the_rest(base_model: Path, folder: Path) -> None:
     for file in base_model.iterdir():
         if file.is_file() and file.name != "config.json" and not file.name.endswith(_WEIGHTS):
             shutil.copy2(file, folder / file.name)
-    loaded: Any = auto.from_pretrained(folder, dtype="auto", output_loading_info=True)
+
+
+def verify_folder(folder: Path, base_model: Path, dtype: torch.dtype, short: Row, trained: Sequence[float]) -> None:
+    """Load `folder` again. Raises InfrastructureError unless every weight is there and it gives `trained`, the
+    trainer's log-probability of each token of `short`, within `TOLERANCE`."""
+    vision = vision_of(base_model)
+    loaded: Any = _auto(base_model).from_pretrained(folder, dtype="auto", output_loading_info=True)
     inputs: dict[str, Any] = {"input_ids": torch.tensor([list(short.ids)])}
     if vision:
         (shown,), (positions,) = vision.inputs([short])
         inputs |= {**shown, "position_ids": positions[:, None]}
-    _verify(folder, dtype, loaded, inputs, torch.tensor(trained))
+    _verify(folder, dtype, loaded, inputs, torch.tensor(trained[1:]))
 
 
-def _scored_whole(row: Row) -> Row:
-    """The row to be scored at temperature 1, all of it."""
-    ones = [1] * (len(row.ids) - 1)
-    return replace(row, mask=[0, *ones], logprobs=[0.0] * len(row.ids), temperature=1.0, importance=None)
+def _auto(base_model: Path) -> Any:
+    return AutoModelForImageTextToText if vision_of(base_model) else AutoModelForCausalLM
 
 
 def _verify(folder: Path, dtype: torch.dtype, loaded: Any, inputs: dict[str, Any], trained: torch.Tensor) -> None:
@@ -166,7 +213,7 @@ def _verify(folder: Path, dtype: torch.dtype, loaded: Any, inputs: dict[str, Any
         raise InfrastructureError(f"export {folder}: log-probabilities differ from the trainer's by {gap:.2g}")
 
 
-def _publish(temporary: Path, final: Path) -> None:
+def _rename(temporary: Path, final: Path) -> None:
     """Give a folder its name when all of it is on disk. A folder that has the name already is put aside first."""
     os.sync()
     old = final.with_name(f".tmp-old-{final.name}")

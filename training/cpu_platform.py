@@ -30,7 +30,7 @@ def select_device(wanted: str) -> str:
     device = "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
     os.environ["VERL_PLATFORM"] = "cpu" if device == "cpu" else "nvidia"
     if device == "cpu":
-        _register_cpu()
+        register_cpu()
     from verl.utils.device import get_device_name
 
     if get_device_name() != device:
@@ -38,6 +38,15 @@ def select_device(wanted: str) -> str:
     _register_engine(device)
     _open_process_group(device)
     return device
+
+
+def join_ray() -> None:
+    """Make this process of Ray a rank on the device that VERL_PLATFORM names; veRL has told it its place."""
+    if os.environ["VERL_PLATFORM"] == "cpu":
+        _register_engine("cpu")
+        _open_process_group("cpu")
+    else:
+        _register_engine("cuda")  # veRL opens the group itself
 
 
 def rank() -> int:
@@ -103,7 +112,7 @@ class _CpuDevice(ModuleType):
     set_rng_state = staticmethod(torch.set_rng_state)
 
 
-def _register_cpu() -> None:
+def register_cpu() -> None:
     """Register platform and engine with veRL. Does nothing the second time."""
     from verl.plugin.platform import PlatformBase
     from verl.plugin.platform import PlatformRegistry

@@ -1,5 +1,6 @@
 """What a training process is told (JOB.json): free of torch, so that the flow can write it."""
 
+import math
 from typing import Literal
 from typing import Self
 
@@ -114,7 +115,74 @@ class Objective(_Frozen):
         return self.lora_rank, self.lora_alpha or 2 * self.lora_rank
 
 
-class TrainSettings(Objective):
+class Layout(Objective):
+    """An objective, and whose loop works for it on which machines; shared like it."""
+
+    trainer: Literal["direct", "main_ppo"] = Field(
+        default="direct", description="veRL's worker in our processes, or veRL's own trainer on Ray"
+    )
+    nodes: int = Field(default=1, ge=1, description="machines with `processes` each; main_ppo only")
+    strategy: Literal["fsdp2", "megatron"] = Field(
+        default="fsdp2", description="veRL's engine; megatron needs main_ppo, GPUs and megatron-core"
+    )
+    tensor_parallel: int = Field(default=1, ge=1, description="GPUs that share each layer; megatron only")
+    pipeline_parallel: int = Field(default=1, ge=1, description="GPUs that share the layers; megatron only")
+    context_parallel: int = Field(default=1, ge=1, description="GPUs that share a row; megatron only")
+    expert_parallel: int = Field(default=1, ge=1, description="GPUs that share a layer's experts; megatron only")
+    processes: int = Field(
+        default=1, ge=1, le=64, description="processes per machine that share an update, one per GPU"
+    )
+    dtype: Literal["float32", "bfloat16"] = Field(
+        default="float32", description="of the forward pass and of the served weights; trained ones are float32"
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto", description="where to train; auto takes a GPU if there is one"
+    )
+
+    @model_validator(mode="after")
+    def _layout_is_possible(self) -> Self:
+        if self.trainer == "direct":
+            for name in ("nodes", "strategy"):
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise ValueError(
+                        f"{name} {getattr(self, name)!r} needs veRL's trainer on Ray; set trainer main_ppo"
+                    )
+        elif self.old_policy == "recomputed" or self.rollout_rs is not None:
+            raise ValueError(
+                "trainer main_ppo takes the recorded log-probabilities as they are: old_policy 'recomputed', rollout_is"
+                " and rollout_rs are not wired to it; leave them out or set trainer direct"
+            )
+        elif self.reference_model is not None:
+            raise ValueError(
+                "reference_model: veRL's main_ppo makes its reference of the policy's own folder; leave it out, or set"
+                " trainer direct"
+            )
+        sizes = self.tensor_parallel, self.pipeline_parallel, self.context_parallel
+        gpus = self.nodes * self.processes
+        if self.strategy == "fsdp2":
+            if (*sizes, self.expert_parallel) != (1, 1, 1, 1):
+                raise ValueError(
+                    "tensor_, pipeline_, context_ and expert_parallel are Megatron's; set strategy megatron"
+                )
+        elif self.lora_rank or self.dtype != "bfloat16" or self.device == "cpu":
+            raise ValueError(
+                "strategy megatron trains all weights, in bfloat16, on GPUs: leave lora_rank and device cpu out and set"
+                " dtype bfloat16"
+            )
+        elif gpus % math.prod(sizes) or gpus % (self.expert_parallel * self.pipeline_parallel):
+            raise ValueError(
+                f"{gpus} GPUs (nodes × processes) do not divide by tensor_, pipeline_ and"
+                " context_parallel together, or by expert_ and pipeline_parallel"
+            )
+        return self
+
+    @property
+    def residents(self) -> int:
+        """Our own processes of an update; veRL's trainer starts its ranks itself, from one of ours."""
+        return self.processes if self.trainer == "direct" else 1
+
+
+class TrainSettings(Layout):
     """Hyper-parameters of an update, and how it may use the machine."""
 
     learning_rate: float = Field(default=3e-4, gt=0)
@@ -131,13 +199,8 @@ class TrainSettings(Objective):
     """Findings whose calls are not trained, and counted; add `compaction_request` to leave out summaries too."""
     micro_batch_tokens: int = Field(default=2048, ge=2)
     """Tokens per forward pass; a longer row passes alone."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """What the forward pass computes in and the exported folder holds; master weights are always float32."""
     gradient_checkpointing: bool = False
     keep_checkpoints: int = Field(default=2, ge=1)
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    processes: int = Field(default=1, ge=1)
-    """Processes that share the update, the weights in shards (FSDP2); each runs this job with its RANK."""
     threads: int = Field(default=2, ge=1)
     """CPU threads. A resumed run is bit-identical only with the same number."""
 

@@ -10,7 +10,6 @@ Import this module after `cpu_platform.select_device`: veRL fixes its device whe
 """
 
 import contextlib
-import math
 import random
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -36,11 +35,15 @@ from verl.workers.utils.losses import sft_loss
 from verl.workers.utils.padding import no_padding_2_padding
 
 from proxy_addons.errors import ConfigError
+from training.batch import mini_batches
 from training.batch import rl_batch
 from training.batch import sft_batch
 from training.batch import share
 from training.job import TrainSettings
 from training.lora import merged
+from training.numbers import SUMS
+from training.numbers import step_numbers
+from training.numbers import summary
 from training.off_policy import correct
 from training.rows import Row
 from training.vision import vision_of
@@ -61,7 +64,8 @@ class Learner:
     """The weights in `model_dir` (a Hugging Face folder) with an optimizer, or with `lora_rank` those weights frozen
     and an adapter with an optimizer. The adapter begins as nothing; `seed` draws the half of it that is not 0.
 
-    `schedule` "cosine" rises for `warmup_steps` optimizer steps and falls until `total_steps`.
+    `schedule` "cosine" rises for `warmup_steps` optimizer steps and falls until `total_steps`. `worker` is one that
+    stands already (`training.recorded`), instead of one that is made.
     """
 
     def __init__(
@@ -73,14 +77,18 @@ class Learner:
         schedule: Schedule = "constant",
         warmup_steps: int = 0,
         total_steps: int = 1,
+        worker: TrainingWorker | None = None,
     ) -> None:
         self.settings = settings
         self._model_dir = model_dir
         self._vision = vision_of(model_dir)
         torch.set_num_threads(settings.threads)
+        self._actor = actor_config(settings)
+        if worker is not None:
+            self._worker = worker
+            return
         if settings.lora_rank:
             seed_everything(seed, 0)
-        self._actor = actor_config(settings)
         config = worker_config(model_dir, settings, schedule, warmup_steps, total_steps)
         with _quiet():
             self._worker = TrainingWorker(config)
@@ -112,14 +120,14 @@ class Learner:
         seed_everything(seed, step)
         order = random.Random(f"{seed}/{step}")
         rows, found = self._prepared(rows)
-        self._worker.set_loss_fn(self._ppo)
+        self._worker.set_loss_fn(self.loss)
         steps = [
             self._optimize(self._batch(part, advantages))
             for _ in range(self.settings.ppo_epochs)
-            for part in _mini_batches(rows, self.settings.mini_batches, order)
+            for part in mini_batches(rows, self.settings.mini_batches, order)
         ]
         self._worker.engine.lr_scheduler_step()
-        return self._summary(steps) | found
+        return summary(steps, self.settings) | found
 
     def _batch(self, part: Sequence[Row], advantages: Mapping[str, float]) -> TensorDict:
         batch = self._sized(rl_batch(part, advantages, self.settings.weighting, self._vision), part)
@@ -154,35 +162,6 @@ class Learner:
             raise ConfigError(f"reference_model: {folder} has {its} tokens and the policy {ours}; their ids must agree")
         return reference
 
-    def _summary(self, steps: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-        tokens = sum(s["tokens"] for s in steps)
-
-        def mean(name: str) -> float | None:
-            return sum(s[name] for s in steps) / tokens if tokens else None
-
-        norms = [s["grad_norm"] for s in steps if math.isfinite(s["grad_norm"])]
-        numbers: dict[str, Any] = {
-            "optimizer_steps": len(steps),
-            "refused_steps": len(steps) - len(norms),
-            "pg_loss": mean("policy"),
-            "grad_norm": max(norms, default=None),
-            "ppo_kl": mean("kl"),
-            "clip_fraction": mean("clipped"),
-            "entropy_estimate": mean("surprise"),
-        }
-        if steps:
-            first = steps[0]
-            numbers["logprob_agreement"] = {
-                "mean": first["disagreement"] / first["tokens"],
-                "max": first["worst"],
-                "tokens": int(first["tokens"]),
-            }
-        if self.settings.kl_coef:
-            numbers["reference_kl"] = mean("reference_kl")
-        if self.settings.entropy_coef:
-            numbers["entropy"] = mean("entropy")
-        return numbers
-
     def imitate(self, rows: Sequence[Row]) -> dict[str, float]:
         """One optimizer step of cross entropy on the rows' trained tokens; `loss` is its mean per token (nats), as
         `weighting` weighs them."""
@@ -211,6 +190,11 @@ class Learner:
             options=StateDictOptions(strict=not self.settings.lora_rank),  # under an adapter the model is not in it
         )
         engine.lr_scheduler.load_state_dict(state["scheduler"])
+        self.keep_rate()
+
+    def keep_rate(self) -> None:
+        """Have this learner's own learning rate, whatever a checkpoint says."""
+        engine: Any = self._worker.engine
         for group in engine.optimizer.param_groups:
             group["lr"] = group["initial_lr"] = self.settings.learning_rate
         engine.lr_scheduler.base_lrs = [self.settings.learning_rate] * len(engine.optimizer.param_groups)
@@ -246,25 +230,15 @@ class Learner:
         return batch
 
     def _optimize(self, batch: TensorDict) -> dict[str, float]:
-        """One optimizer step: its loss, its gradient norm before clipping, and the sums that the loss reported.
-
-        `loss` is a mean over the step's tokens; `policy` is the sum, without KL term and entropy bonus.
-        """
+        """One optimizer step; see `numbers.step_numbers`."""
         batch = share(batch, dist.get_rank(), dist.get_world_size())
         with _quiet():
             found = tensordict_utils.get(self._worker.train_batch(batch), "metrics")
-        numbers = {
-            key: _flat(found[key])
-            for key in ("tokens", "kl", "clipped", "surprise", "disagreement", "worst", "reference_kl", "entropy")
-            if key in found
-        }
-        sums = {key: max(values) if key == "worst" else sum(values) for key, values in numbers.items()}
-        loss, options = float(found["loss"]), self.settings
-        policy = loss * sums["tokens"]
-        policy -= options.kl_coef * sums.get("reference_kl", 0.0) - options.entropy_coef * sums.get("entropy", 0.0)
-        return {"loss": loss, "policy": policy, "grad_norm": float(found["grad_norm"]), **sums}
+        numbers = {key: _flat(found[key]) for key in SUMS if key in found}
+        sums = {key: max(values) if key == "max_gap" else sum(values) for key, values in numbers.items()}
+        return step_numbers(sums, float(found["loss"]), float(found["grad_norm"]), self.settings)
 
-    def _ppo(self, model_output: Any, data: TensorDict, dp_group: Any = None) -> tuple[torch.Tensor, dict[str, Any]]:
+    def loss(self, model_output: Any, data: TensorDict, dp_group: Any = None) -> tuple[torch.Tensor, dict[str, Any]]:
         """veRL's PPO loss of a micro-batch, with sums that can be added up exactly over micro-batches."""
         loss, found = ppo_loss(self._actor, model_output, data, dp_group)
         mask = data["response_mask"].values().bool()
@@ -282,7 +256,7 @@ class Learner:
             "clipped": float(found["actor/pg_clipfrac"].aggregate()) * float(mask.sum()),
             "surprise": -float(new.sum()),
             "disagreement": float(gap.abs().sum()),
-            "worst": float(gap.abs().max()) if gap.numel() else 0.0,
+            "max_gap": float(gap.abs().max()) if gap.numel() else 0.0,
             **{ours: float(found[its].aggregate()) * whole for its, ours in names.items() if its in found},
         }
 
@@ -290,17 +264,6 @@ class Learner:
 def _cross_entropy(model_output: Any, data: TensorDict, dp_group: Any = None) -> tuple[torch.Tensor, dict[str, Any]]:
     loss, _ = sft_loss(None, model_output, data, dp_group)  # type: ignore[arg-type]  # it reads no configuration
     return loss, {"tokens": float(data["loss_mask"].sum())}
-
-
-def _mini_batches(rows: Sequence[Row], count: int, order: random.Random) -> Iterator[list[Row]]:
-    """The rows in at most `count` parts of whole prompt groups, dealt in a random order: never an empty part."""
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(row.group, []).append(row)
-    names = sorted(groups)
-    order.shuffle(names)
-    for first in range(min(count, len(names))):
-        yield [row for name in names[first::count] for row in groups[name]]
 
 
 def _flat(values: Any) -> list[float]:

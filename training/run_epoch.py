@@ -20,6 +20,7 @@ import torch
 from proxy_addons import records
 from proxy_addons.errors import ConfigError
 from proxy_addons.packing import read_calls
+from training import main_ppo
 from training.advantages import group_advantages
 from training.advantages import why_excluded
 from training.checkpoint import read_state
@@ -111,7 +112,13 @@ def run_epoch(job: TrainJob, in_hand: InHand | None = None) -> dict[str, Any]:
         "reward_mean": group_report.reward_mean,
     }
     if rows:
-        result |= _update(job, rows, advantages, seconds, in_hand or InHand())
+        if job.settings.trainer == "main_ppo":
+            rewards = {rollout["rollout"]: rollout["reward"] for rollout in rollouts}
+            with _timed(seconds, "main_ppo"):
+                numbers, folder = main_ppo.update(job, rows, advantages, rewards)
+        else:
+            numbers, folder = _update(job, rows, advantages, seconds, in_hand or InHand())
+        result |= {**numbers, "checkpoint": str(folder), "hf_path": str(folder / "hf")}
         for what in ("rows", "rollouts"):
             result[what] -= result.get("off_policy", {}).get(f"{what}_rejected", 0)
         result["trained_tokens"] -= result.get("off_policy", {}).get("rejected_tokens", 0)
@@ -127,6 +134,12 @@ def _check_resume(job: TrainJob, state: dict[str, Any]) -> None:
     if state["epoch"] >= job.epoch:
         raise ConfigError(
             f"resume: {job.resume} already holds epoch {state['epoch']}; job epoch {job.epoch} would train twice"
+        )
+    names = ("trainer", "strategy", "ranks")
+    if {name: state[name] for name in names if name in state} != main_ppo.written_by(job.settings):
+        raise ConfigError(
+            f"resume: {job.resume} is not a checkpoint of this trainer, strategy and number of ranks; go on with the"
+            " same, or start a new run with its hf folder as the model"
         )
     before, now = (_adapter(*lora) for lora in (state.get("lora", (0, 0)), job.settings.lora))
     if before != now:
@@ -161,7 +174,7 @@ def _placed(call: dict[str, Any], path: str) -> dict[str, Any]:
 
 def _update(
     job: TrainJob, rows: list[Row], advantages: dict[str, float], seconds: dict[str, float], in_hand: InHand
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], Path]:
     with _timed(seconds, "load"):
         device = select_device(job.settings.device)
         learner = in_hand.take(job)
@@ -178,7 +191,7 @@ def _update(
             keep=job.settings.keep_checkpoints,
         )
     in_hand.keep(learner, job, folder)
-    return {"device": device, **numbers, "checkpoint": str(folder), "hf_path": str(folder / "hf")}
+    return {"device": device, **numbers}, folder
 
 
 def alarms(result: dict[str, Any], report: RowReport) -> list[str]:

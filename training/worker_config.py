@@ -16,6 +16,9 @@ from verl.workers.config import TrainingWorkerConfig
 
 from training.job import TrainSettings
 from training.losses import actor_options
+from training.verl_options import fsdp_options
+from training.verl_options import model_options
+from training.verl_options import optimizer_options
 
 Schedule = Literal["constant", "cosine"]
 
@@ -32,26 +35,15 @@ def worker_config(
     model_dir: Path, settings: TrainSettings, schedule: Schedule, warmup_steps: int, total_steps: int
 ) -> TrainingWorkerConfig:
     """A worker that trains the model in `model_dir`, all of it or an adapter."""
-    rank, alpha = settings.lora
     return TrainingWorkerConfig(
         model_type="language_model",
-        model_config=HFModelConfig(
-            path=str(model_dir),
-            load_tokenizer=False,
-            use_remove_padding=True,
-            enable_gradient_checkpointing=settings.gradient_checkpointing,
-            override_config={"attn_implementation": "sdpa"},
-            lora_rank=rank,
-            lora_alpha=alpha,
-        ),
-        engine_config=_engine(settings),
+        model_config=HFModelConfig(**model_options(model_dir, settings)),
+        engine_config=FSDPEngineConfig(**fsdp_options(settings)),
         optimizer_config=FSDPOptimizerConfig(
-            lr=settings.learning_rate,
-            weight_decay=settings.weight_decay,
-            clip_grad=settings.clip_grad,
             lr_scheduler_type=schedule,
             lr_warmup_steps=warmup_steps,
             total_training_steps=total_steps,
+            **optimizer_options(settings),
             **_SCHEDULES[schedule],
         ),
         checkpoint_config=CheckpointConfig(),
@@ -64,16 +56,6 @@ def actor_config(settings: TrainSettings) -> FSDPActorConfig:
         strategy="fsdp2",
         rollout_n=1,
         use_dynamic_bsz=True,
-        fsdp_config=_engine(settings),
+        fsdp_config=FSDPEngineConfig(**fsdp_options(settings)),
         **actor_options(settings),
-    )
-
-
-def _engine(settings: TrainSettings) -> FSDPEngineConfig:
-    return FSDPEngineConfig(
-        strategy="fsdp2",
-        model_dtype="fp32",
-        mixed_precision={"param_dtype": settings.dtype, "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
-        use_torch_compile=False,
-        use_dynamic_bsz=True,
     )

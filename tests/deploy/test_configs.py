@@ -5,6 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from hydra import compose
+from hydra import initialize_config_dir
 from transformers import PretrainedConfig
 from transformers import Qwen3MoeConfig
 from transformers import Qwen3VLConfig
@@ -12,7 +15,10 @@ from transformers import Qwen3VLConfig
 from flows.config import load_config
 from tasks.run import ROOT
 from training.cpu_platform import select_device
+from training.job import TrainJob
 from training.job import TrainSettings
+from training.main_ppo import verl_config
+from training.rows import Row
 
 pytestmark = pytest.mark.timeout(180)  # veRL takes seconds to import
 
@@ -22,12 +28,15 @@ MODELS: dict[str, tuple[str, PretrainedConfig]] = {
     "qwen3-vl-8b": ("Qwen3VLForConditionalGeneration", Qwen3VLConfig()),
 }
 
+MEGATRON = "qwen3-30b-a3b-megatron"
+
 
 def test_each_is_told_with_what_was_not_done() -> None:
     text = (FOLDER / "README.md").read_text()
     assert "Not run on GPUs here" in text
-    assert {path.stem for path in FOLDER.glob("*.json")} == MODELS.keys()
-    assert all(f"`{name}.json`" in text for name in MODELS)
+    names = {path.stem for path in FOLDER.glob("*.json")}
+    assert names == {*MODELS, MEGATRON}
+    assert all(f"`{name}.json`" in text for name in names)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -54,3 +63,43 @@ def test_it_becomes_a_run_and_a_worker_of_verl(name: str, tmp_path: Path) -> Non
     assert worker.optimizer_config.lr == 1e-6
     assert (actor.use_kl_loss, actor.kl_loss_coef) == (settings.kl_coef > 0, settings.kl_coef)
     assert actor.entropy_coeff == settings.entropy_coef
+
+
+def test_the_one_for_megatron_is_what_main_ppo_of_verl_takes(tmp_path: Path) -> None:
+    """As far as that goes without megatron-core and GPUs: veRL composes it, checks it, makes its own objects of it."""
+    given: dict[str, Any] = json.loads((FOLDER / f"{MEGATRON}.json").read_text())
+    settings = TrainSettings(**load_config(given).training.model_dump())
+    architecture, shape = MODELS["qwen3-30b-a3b"]
+    shape.architectures = [architecture]
+    shape.save_pretrained(tmp_path / "model")
+    job = TrainJob(
+        base_model=str(tmp_path / "model"),
+        epoch=1,
+        rollouts="",
+        calls=(),
+        checkpoint_dir="",
+        result="",
+        settings=settings,
+    )
+    row = Row("r", "g", [1, 2, 3], [0, 1, 1], [0.0, -1.0, -1.0], (0,), (0,))
+    written = verl_config(job, [[row]], Path("/recorded"), Path("/out"), Path("/ray"), "cuda")
+    (tmp_path / "main_ppo.yaml").write_text(yaml.safe_dump(written))
+
+    select_device("cpu")
+    from verl.trainer.ppo.utils import need_critic
+    from verl.trainer.ppo.utils import need_reference_policy
+    from verl.utils.config import omega_conf_to_dataclass
+    from verl.utils.config import validate_config
+
+    with initialize_config_dir(str(tmp_path), version_base=None):
+        config = compose("main_ppo", overrides=["hydra.searchpath=[pkg://verl.trainer.config]"])
+    validate_config(config, need_reference_policy(config), need_critic(config))
+    actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
+    engine = actor.engine
+    assert (actor.strategy, engine.strategy, engine.dtype) == ("megatron", "megatron", "bfloat16")
+    assert (engine.tensor_model_parallel_size, engine.expert_model_parallel_size) == (4, 8)
+    assert engine.override_transformer_config["recompute_granularity"] == "full"
+    assert (actor.use_kl_loss, actor.kl_loss_coef, actor.optim.lr) == (True, 0.001, 1e-6)
+    reference = omega_conf_to_dataclass(config.actor_rollout_ref.ref.megatron)
+    assert (reference.tensor_model_parallel_size, reference.forward_only) == (4, True)
+    assert (config.trainer.nnodes, config.trainer.n_gpus_per_node) == (2, 8)

@@ -102,6 +102,27 @@ def test_a_loaded_config_loads_to_itself() -> None:
             {"training": {"reference_model": "base"}},
             "training: reference_model is read for the KL term only; set kl_coef or leave it out.",
         ),
+        ({"training": {"nodes": 2}}, "training: nodes 2 needs veRL's trainer on Ray; set trainer main_ppo."),
+        (
+            {"training": {"trainer": "main_ppo", "old_policy": "recomputed"}},
+            "training: trainer main_ppo takes the recorded log-probabilities as they are: old_policy 'recomputed',",
+        ),
+        (
+            {"training": {"trainer": "main_ppo", "kl_coef": 0.1, "reference_model": "base"}},
+            "training: reference_model: veRL's main_ppo makes its reference of the policy's own folder; leave it out,",
+        ),
+        (
+            {"training": {"trainer": "main_ppo", "tensor_parallel": 2}},
+            "training: tensor_, pipeline_, context_ and expert_parallel are Megatron's; set strategy megatron.",
+        ),
+        (
+            {"training": {"trainer": "main_ppo", "strategy": "megatron"}},
+            "training: strategy megatron trains all weights, in bfloat16, on GPUs: leave lora_rank and device cpu out",
+        ),
+        (
+            {"training": {"trainer": "main_ppo", "strategy": "megatron", "dtype": "bfloat16", "tensor_parallel": 2}},
+            "training: 1 GPUs (nodes × processes) do not divide by tensor_, pipeline_ and context_parallel together,",
+        ),
         ({"training": {"rollout_is": "row"}}, "training.rollout_is: 'row' is refused: input should be 'token' or"),
         ({"run": "My Run"}, "run: 'My Run' is refused: run 'My Run': use at most 40 lower-case letters"),
     ],

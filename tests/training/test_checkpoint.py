@@ -6,16 +6,21 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from proxy_addons.errors import ConfigError
 from proxy_addons.errors import InfrastructureError
 from tests.support.policy import hf_log_probs
+from tests.support.policy import save_mixture
 from tests.support.policy import save_policy
 from training.checkpoint import export
 from training.checkpoint import latest
+from training.checkpoint import opening
 from training.checkpoint import read_state
 from training.checkpoint import save_checkpoint
+from training.checkpoint import verify_folder
+from training.checkpoint import write_published
 from training.rows import Row
 
 PROBE = Row("p", "p", [1, 2, 3, 4, 5], [0, 0, 0, 1, 1], [0.0] * 5, (0,), (0,))
@@ -56,6 +61,18 @@ def test_an_export_loads_as_what_it_says(tmp_path: Path, tied: bool, dtype: torc
     for name, tensor in trained.state_dict().items():
         assert torch.equal(model.state_dict()[name], tensor.to(dtype))
     assert (tmp_path / "hf" / "tokenizer.json").read_text() == (base / "tokenizer.json").read_text()
+
+
+def test_weights_under_published_names_load_as_what_was_trained(tmp_path: Path) -> None:
+    trained = save_mixture(tmp_path / "trained")
+    published = load_file(trained / "model.safetensors")
+    assert "model.layers.0.mlp.experts.3.up_proj.weight" in published  # transformers has one tensor for all experts
+    write_published(published, trained, tmp_path / "hf", torch.float32)
+    short = opening(PROBE, trained)
+    scores = hf_log_probs(trained, list(short.ids))
+    verify_folder(tmp_path / "hf", trained, torch.float32, short, scores)
+    with pytest.raises(InfrastructureError, match=r"differ from the trainer's by 0\.01"):
+        verify_folder(tmp_path / "hf", trained, torch.float32, short, [p + 0.01 for p in scores])
 
 
 def test_an_export_that_differs_from_the_trainer_is_refused(tmp_path: Path) -> None:

@@ -36,6 +36,11 @@ def test_options_that_contradict_are_refused_in_a_job_too() -> None:
         TrainSettings(clip_ratio_high=0.1)
 
 
+def test_ranks_of_verls_trainer_are_not_ours_to_start() -> None:
+    assert TrainSettings(processes=4).residents == 4
+    assert TrainSettings(processes=4, nodes=2, trainer="main_ppo").residents == 1
+
+
 def test_writing_a_job_needs_no_torch() -> None:
     program = "import sys, training.job; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -37,7 +37,7 @@ where, name, instead = {
     "before the rows are read": (training.run_epoch, "_rows", die),
     "between two optimizer steps": (Learner, "_optimize", die_at_the_second),
     "in the middle of the checkpoint": (training.checkpoint, "export", die),
-    "before the checkpoint has its name": (training.checkpoint, "_publish", die),
+    "before the checkpoint has its name": (training.checkpoint, "_rename", die),
     "before the result is written": (training.run_epoch, "write_result", die),
 }[sys.argv[1]]
 setattr(where, name, instead)

@@ -113,6 +113,16 @@ def test_what_a_checkpoint_trained_cannot_change(tmp_path: Path) -> None:
         ({}, {"lora_rank": 4}, "trained all weights and this job trains a LoRA adapter of rank 4 and alpha 8"),
         ({"lora": [4, 8]}, {}, "trained a LoRA adapter of rank 4 and alpha 8 and this job trains all weights"),
         ({"lora": [4, 8]}, {"lora_rank": 4, "lora_alpha": 4}, "alpha 8 and this job trains a LoRA adapter of rank 4"),
+        (
+            {"lora": [0, 0]},
+            {"trainer": "main_ppo"},
+            "is not a checkpoint of this trainer, strategy and number of ranks",
+        ),
+        (
+            {"trainer": "main_ppo", "strategy": "fsdp2", "ranks": 2},
+            {"trainer": "main_ppo", "processes": 4},
+            "is not a checkpoint of this trainer, strategy and number of ranks",
+        ),
     ):
         with pytest.raises(ConfigError, match=told):
             _check_resume(TrainJob(**job, resume="c", settings=settings), {"epoch": 1, **before})  # type: ignore[arg-type]

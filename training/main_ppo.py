@@ -1,0 +1,271 @@
+"""An update by veRL's own `main_ppo` on Ray, on one machine or several: `trainer: "main_ppo"`.
+
+This process builds the rows, as for any update, and writes them and veRL's whole configuration into a file each; then
+`python -m verl.trainer.main_ppo` trains on them (`training.recorded` is what it does differently) and leaves a
+checkpoint and its metrics. Ray is the cluster that RAY_ADDRESS names, or is started on this machine and ended
+afterwards. On several machines rows and checkpoints must lie on a disk that all of them see, under the same path.
+"""
+
+import hashlib
+import importlib.util
+import json
+import math
+import os
+import pickle
+import random
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from proxy_addons.errors import ConfigError
+from proxy_addons.errors import InfrastructureError
+from training.batch import mini_batches
+from training.checkpoint import begin
+from training.checkpoint import publish
+from training.child import start_child
+from training.job import TrainJob
+from training.job import TrainSettings
+from training.losses import actor_options
+from training.numbers import SUMS
+from training.numbers import step_numbers
+from training.numbers import summary
+from training.rows import Row
+from training.verl_options import fsdp_options
+from training.verl_options import megatron_options
+from training.verl_options import model_options
+from training.verl_options import optimizer_options
+from training.vision import vision_of
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What one update trains on: the rows of each optimizer step, and by rollout its advantage and its reward."""
+
+    steps: Sequence[Sequence[Row]]
+    advantages: Mapping[str, float]
+    rewards: Mapping[str, float]
+    settings: TrainSettings
+    base_model: str
+    seed: int
+    folder: str
+    """Where the Hugging Face folder goes."""
+
+    def write(self, path: Path) -> None:
+        """Write it for `read`."""
+        path.write_bytes(pickle.dumps(self))
+
+    @staticmethod
+    def read(path: str) -> "Recorded":
+        """What `write` wrote."""
+        found: Recorded = pickle.loads(Path(path).read_bytes())
+        return found
+
+
+def check(settings: TrainSettings, base_model: Path) -> str:
+    """The device to train on. Raises ConfigError if `main_ppo` cannot train `base_model` so, here."""
+    if settings.strategy == "megatron" and importlib.util.find_spec("megatron") is None:
+        raise ConfigError(
+            "strategy: 'megatron' needs megatron-core and Megatron-Bridge, which are not installed here; install"
+            " verl[megatron] or use fsdp2"
+        )
+    if settings.nodes > 1 and not os.environ.get("RAY_ADDRESS"):
+        raise ConfigError(
+            f"nodes: {settings.nodes} machines need a Ray cluster; start ray on them and set RAY_ADDRESS=HOST:PORT"
+        )
+    if vision_of(base_model) is not None:
+        raise ConfigError(f"trainer: {base_model} sees images, which main_ppo is not given here; use trainer direct")
+    if settings.device != "auto":
+        return settings.device
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def update(
+    job: TrainJob, rows: Sequence[Row], advantages: Mapping[str, float], rewards: Mapping[str, float]
+) -> tuple[dict[str, Any], Path]:
+    """What `Learner.update` and `checkpoint.save_checkpoint` do, by veRL's trainer: the numbers and the checkpoint.
+
+    veRL's configuration, log and metrics lie beside the result, as `main_ppo.*`. Raises ConfigError if it cannot be
+    done and InfrastructureError if it failed.
+    """
+    settings = job.settings
+    base = Path(job.base_model).absolute()
+    device = check(settings, base)
+    temperatures = {row.temperature for row in rows}
+    if len(temperatures) > 1:
+        raise ConfigError(f"trainer: main_ppo trains rows of one temperature, and these have {sorted(temperatures)}")
+    order = random.Random(f"{job.seed}/{job.epoch}")
+    steps = [part for _ in range(settings.ppo_epochs) for part in mini_batches(rows, settings.mini_batches, order)]
+    folder = begin(Path(job.checkpoint_dir).absolute(), job.epoch)
+    folder.mkdir()
+    recorded = folder / "recorded.pickle"
+    Recorded(steps, advantages, rewards, settings, str(base), job.seed, str(folder / "hf")).write(recorded)
+    beside = Path(job.result).absolute().with_name
+    # A folder for a Ray of its own: the same one for the same run, and short, because Ray makes sockets in it.
+    ray = Path(tempfile.gettempdir(), f"openforge-ray-{hashlib.sha256(bytes(folder.parent)).hexdigest()[:12]}")
+    config = verl_config(job, steps, recorded, folder / "trainer", ray, device)
+    _run(config, beside, ray)
+    recorded.unlink()
+    numbers = summary(_steps(beside("main_ppo.jsonl"), steps, settings), settings)
+    state = {"epoch": job.epoch, "seed": job.seed, "lora": settings.lora, **written_by(settings)}
+    return {"device": device, **numbers}, publish(folder, state, settings.keep_checkpoints)
+
+
+def written_by(settings: TrainSettings) -> dict[str, Any]:
+    """Of a checkpoint's state, what another trainer cannot go on from: veRL's checkpoints are of their ranks."""
+    if settings.trainer == "direct":
+        return {}
+    return {"trainer": "main_ppo", "strategy": settings.strategy, "ranks": settings.nodes * settings.processes}
+
+
+def verl_config(
+    job: TrainJob, steps: Sequence[Sequence[Row]], recorded: Path, out: Path, ray: Path, device: str
+) -> dict[str, Any]:
+    """veRL's configuration of the job: a file for `main_ppo --config-dir … --config-name …`, on top of veRL's own."""
+    settings = job.settings
+    longest = max(settings.micro_batch_tokens, *(len(row.ids) for part in steps for row in part))
+    before = _steps_before(job.resume)
+    actor: dict[str, Any] = {
+        "use_dynamic_bsz": True,
+        "use_torch_compile": False,
+        "ppo_max_token_len_per_gpu": longest,
+        "optim": optimizer_options(settings),
+        **actor_options(settings),
+    }
+    ref: dict[str, Any] = {"log_prob_max_token_len_per_gpu": longest}
+    if settings.strategy == "megatron":
+        actor["megatron"] = megatron_options(settings)
+        ref["megatron"] = megatron_options(settings)
+    else:
+        actor |= {"strategy": "fsdp2", "fsdp_config": fsdp_options(settings)}
+        ref["fsdp_config"] = fsdp_options(settings) | {"forward_only": device == "cuda"}
+        if device == "cpu":  # veRL pins the memory of what is forward only, which takes a GPU
+            ref["optim"] = {"_target_": "verl.workers.config.FSDPOptimizerConfig", **optimizer_options(settings)}
+    return {
+        "hydra": {"run": {"dir": str(out.parent / "hydra")}, "output_subdir": None},
+        "defaults": [
+            "ppo_trainer",
+            *([{"override model_engine": "megatron"}] if settings.strategy == "megatron" else []),
+            "_self_",
+        ],
+        "actor_rollout_ref": {
+            "model": model_options(Path(job.base_model).absolute(), settings),
+            "actor": actor,
+            "ref": ref,
+            "rollout": {
+                "name": "recorded",
+                "nnodes": 1,  # veRL refuses 0, though there is no rollout engine
+                "temperature": steps[0][0].temperature,
+                "tensor_model_parallel_size": 1,
+                "log_prob_use_dynamic_bsz": True,
+                "log_prob_max_token_len_per_gpu": longest,
+                "agent": {"agent_loop_manager_class": "training.recorded.RecordedManager"},
+                "custom": {"recorded": str(recorded)},
+            },
+        },
+        # The recorded log-probabilities are the old policy's; advantages come with the rows.
+        "algorithm": {"adv_estimator": "grpo", "rollout_correction": {"bypass_mode": True}},
+        "critic": {"enable": False},
+        "reward": {"num_workers": 0},
+        "data": {
+            "custom_cls": {"path": "pkg://training.recorded", "name": "RecordedSteps"},
+            "train_files": str(recorded),
+            "val_files": str(recorded),
+            "train_batch_size": 1,
+            "dataloader_num_workers": 0,
+            "shuffle": False,
+        },
+        "trainer": {
+            "v1": {"trainer_mode": "recorded"},
+            "device": device,
+            "nnodes": settings.nodes,
+            "n_gpus_per_node": settings.processes,
+            "project_name": "openforge",
+            "experiment_name": f"epoch-{job.epoch:03}",
+            "logger": ["file"],
+            "val_before_train": False,
+            "total_epochs": before + len(steps) + 1,
+            "total_training_steps": before + len(steps),
+            "save_freq": before + len(steps),
+            "default_local_dir": str(out),
+            "resume_mode": "resume_path" if job.resume else "disable",
+            "resume_from_path": f"{job.resume}/trainer/global_step_{before}" if job.resume else None,
+        },
+        "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": settings.nodes}}},
+        "ray_kwargs": {"ray_init": _ray(ray, settings, device)},
+    }
+
+
+def _steps_before(resume: str | None) -> int:
+    """The optimizer steps of the run before this job, as the checkpoint's folder is named by veRL."""
+    if resume is None:
+        return 0
+    (folder,) = Path(resume).glob("trainer/global_step_*")
+    return int(folder.name.removeprefix("global_step_"))
+
+
+def _ray(folder: Path, settings: TrainSettings, device: str) -> dict[str, Any]:
+    """How to enter or start Ray, and the environment of each of its processes."""
+    env = {
+        "PYTHONPATH": str(ROOT),
+        "VERL_PLATFORM": "cpu" if device == "cpu" else "nvidia",
+        "VERL_USE_EXTERNAL_MODULES": "training.ray_platform,training.recorded",
+    }
+    given: dict[str, Any] = {"runtime_env": {"env_vars": env}}
+    if os.environ.get("RAY_ADDRESS"):
+        return given
+    if device == "cpu":  # slots that veRL asks for: a "GPU" and three CPUs a rank, and four for what stands beside
+        given |= {"num_gpus": settings.processes, "num_cpus": 3 * settings.processes + 4}
+    return given | {"_temp_dir": str(folder), "include_dashboard": False}
+
+
+def _run(config: dict[str, Any], beside: Callable[[str], Path], ray: Path) -> None:
+    """Run `main_ppo` to its end with `config`. Raises InfrastructureError with the last line of its log if it fails."""
+    file, log = beside("main_ppo.yaml"), beside("main_ppo.log")
+    file.write_text(yaml.safe_dump(config, sort_keys=False))
+    log.unlink(missing_ok=True)
+    env = {
+        "RAY_AUTH_MODE": "disabled",  # a Ray of our own would write a token into the home folder
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "HYDRA_FULL_ERROR": "1",  # so that the last line of the log says what was wrong
+        **os.environ,
+        **config["ray_kwargs"]["ray_init"]["runtime_env"]["env_vars"],
+        "VERL_FILE_LOGGER_PATH": str(beside("main_ppo.jsonl")),
+    }
+    argv = [sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", str(file.parent), "--config-name", file.stem]
+    shutil.rmtree(ray, ignore_errors=True)  # of an update that was killed
+    child = start_child(argv, log, env, cwd=ROOT)
+    try:
+        code = child.process.wait()
+    finally:
+        child.stop()
+        shutil.rmtree(ray, ignore_errors=True)
+    if code != 0:
+        raise InfrastructureError(f"main_ppo (exit {code}): {child.last_lines(1)}; its log is {log}")
+
+
+def _steps(metrics: Path, steps: Sequence[Sequence[Row]], settings: TrainSettings) -> list[dict[str, float]]:
+    """The numbers of each optimizer step, from what veRL logged of it.
+
+    veRL has made means of the sums of all micro-batches and ranks, over as many of them for each name; their number is
+    found from the step's tokens.
+    """
+    found = []
+    for line, rows in zip(metrics.read_text().splitlines(), steps, strict=True):
+        data = json.loads(line)["data"]
+        count = sum(row.trained_tokens for row in rows) / data["actor/tokens"]
+        means = {name: data[f"actor/{name}"] for name in SUMS if f"actor/{name}" in data}
+        sums = {name: mean if name == "max_gap" else mean * count for name, mean in means.items()}
+        norm = data["actor/grad_norm"]
+        found.append(step_numbers(sums, data["actor/loss"], math.nan if norm is None else norm, settings))
+    return found

@@ -1,0 +1,221 @@
+"""veRL's V1 trainer on recorded rows: what runs inside Ray for `training.main_ppo`.
+
+One global step of veRL is one optimizer step of ours. veRL asks its agent-loop manager to generate a batch; ours
+(`RecordedManager`) puts that step's rows into TransferQueue instead, as `batch.rl_batch` makes them. From there veRL
+works as ever: it shares the rows among the ranks, takes their log-probabilities as the old policy (bypass mode), scores
+the reference, updates the actor, logs, saves. Left out is what the rows have already: rewards to advantages.
+
+Each process of veRL's imports this module with veRL (VERL_USE_EXTERNAL_MODULES), on a GPU as on a CPU.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+import transfer_queue as tq
+from tensordict import TensorDict
+from torch.utils.data import Dataset
+from transfer_queue import KVBatchMeta
+from verl.single_controller.base.decorator import Dispatch
+from verl.single_controller.base.decorator import register
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.trainer.ppo.v1.trainer_base import register_trainer
+from verl.utils.seqlen_balancing import calculate_workload
+from verl.utils.seqlen_balancing import get_seqlen_balanced_partitions
+from verl.workers.engine_workers import ActorRolloutRefWorker
+from verl.workers.rollout.replica import RolloutReplica
+from verl.workers.rollout.replica import RolloutReplicaRegistry
+
+from training.batch import filled
+from training.batch import rl_batch
+from training.checkpoint import opening
+from training.checkpoint import verify_folder
+from training.checkpoint import write_folder
+from training.checkpoint import write_published
+from training.cpu_platform import join_ray
+from training.main_ppo import Recorded
+from training.rows import Row
+
+_ALL: Any = Dispatch.ONE_TO_ALL  # type: ignore[attr-defined]  # veRL adds its names as it runs
+
+# veRL asks for the class of a rollout engine by name, and makes none of it (`_enable_hybrid_replicas`).
+RolloutReplicaRegistry.register("recorded", lambda: RolloutReplica)
+
+
+def _recorded(config: Any) -> Recorded:
+    return Recorded.read(config.data.train_files)
+
+
+class RecordedSteps(Dataset):
+    """veRL's dataset: the numbers of the optimizer steps. It asks for a prompt; there is none."""
+
+    def __init__(self, data_files: str, **_: Any) -> None:
+        self._count = len(Recorded.read(data_files).steps)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, item: int) -> dict[str, Any]:
+        return {"index": torch.tensor(item), "raw_prompt": []}
+
+
+class RecordedManager:
+    """veRL's agent-loop manager: "generates" the rows of a step by putting them where the trainer looks for them."""
+
+    def __init__(self, recorded: Recorded, ranks: int) -> None:
+        self._recorded = recorded
+        self._ranks = ranks
+
+    @classmethod
+    def create(cls, config: Any, **_: Any) -> "RecordedManager":
+        """As veRL calls it, with clients of a rollout engine that there is not."""
+        return cls(_recorded(config), config.trainer.nnodes * config.trainer.n_gpus_per_node)
+
+    def generate_sequences(self, batch: TensorDict) -> None:
+        """Put the rows of the steps in `batch` into TransferQueue."""
+        for uid, index in zip(batch["uid"], batch["index"].tolist(), strict=True):
+            put(self._recorded, self._recorded.steps[index], uid, "train", self._ranks)
+            tq.kv_put(key=uid, partition_id="train", tag={"status": "finished"})
+
+
+def put(recorded: Recorded, rows: Sequence[Row], uid: str, partition: str, multiple: int) -> KVBatchMeta:
+    """Put `rows` into TransferQueue, filled up to a `multiple` by rows with nothing to train; their keys, in order."""
+    batch = rl_batch(rows, recorded.advantages, recorded.settings.weighting)
+    del batch["temperature"]  # veRL passes it beside the rows
+    lengths = batch["responses"].offsets().diff().tolist()
+    rewards = [recorded.rewards[row.rollout] for row in rows]
+    # Only veRL's own metrics read these: the rollout's reward at the end of each of its rows, and its calls.
+    batch["rm_scores"] = torch.nested.as_nested_tensor(
+        [torch.tensor([0.0] * (n - 1) + [r]) for n, r in zip(lengths, rewards, strict=True)], layout=torch.jagged
+    )
+    batch["returns"] = batch["advantages"]
+    batch["num_turns"] = torch.tensor([len(row.calls) for row in rows])
+    batch["rollout_log_probs"] = batch["old_log_probs"]
+    batch = filled(batch, multiple)
+    tags = [
+        {
+            "status": "success",
+            "is_padding": n >= len(rows),
+            "prompt_len": prompt,
+            "response_len": response,
+            "seq_len": prompt + response,
+            "global_steps": 0,
+            "min_global_steps": 0,
+            "max_global_steps": 0,
+        }
+        for n, (prompt, response) in enumerate(
+            zip(batch["prompts"].offsets().diff().tolist(), batch["responses"].offsets().diff().tolist(), strict=True)
+        )
+    ]
+    keys = [f"{uid}_{n}_0" for n in range(len(batch))]
+    tq.kv_batch_put(keys=keys, fields=batch, tags=tags, partition_id=partition)
+    return KVBatchMeta(partition_id=partition, keys=keys, tags=tags)
+
+
+@register_trainer("recorded")
+class RecordedTrainer(PPOTrainer):
+    """veRL's trainer without a rollout engine, fed by `RecordedManager`."""
+
+    _enable_hybrid_replicas = False
+
+    def _build_replay_buffer(self) -> Any:
+        self.trainer_mode = "sync"
+        return super()._build_replay_buffer()
+
+    def _init_resource_pool_mgr(self) -> None:
+        super()._init_resource_pool_mgr()
+        self.role_worker_mapping = {role: ray.remote(RecordedWorker) for role in self.role_worker_mapping}
+
+    def _balance_batch(
+        self, batch: KVBatchMeta, metrics: dict[str, Any], logging_prefix: str = "", keep_minibatch: bool = False
+    ) -> KVBatchMeta:
+        """As many rows for each rank, of about as many tokens. veRL's own would ask the tokenizer for rows to fill up
+        with; ours are filled up."""
+        lengths = torch.tensor([tag["seq_len"] for tag in batch.tags])
+        ranks = self.resource_pool_manager.get_n_gpus()
+        parts = get_seqlen_balanced_partitions(
+            calculate_workload(lengths).tolist(), k_partitions=ranks, equal_size=True
+        )
+        batch.reorder([place for part in parts for place in part])
+        return batch
+
+    def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        return batch
+
+    def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        self.config.actor_rollout_ref.actor.ppo_mini_batch_size = len(batch)  # all of it is one optimizer step
+        return super()._update_actor(batch, metrics)
+
+    def _save_checkpoint(self) -> None:
+        super()._save_checkpoint()
+        # The next epoch has steps of its own: it must not begin where this one's ended.
+        Path(self.config.trainer.default_local_dir, f"global_step_{self.global_steps}", "data.pt").unlink()
+        recorded = _recorded(self.config)
+        base, folder = Path(recorded.base_model), Path(recorded.folder)
+        short = opening(recorded.steps[0][0], base)
+        scores = self._log_probs(recorded, short)
+        self.actor_rollout_wg.export()
+        verify_folder(folder, base, getattr(torch, recorded.settings.dtype), short, scores)
+
+    def _log_probs(self, recorded: Recorded, row: Row) -> list[float]:
+        """The trainer's log-probability of each token of `row`, all of which is scored, at temperature 1."""
+        batch = put(recorded, [row], "probe", "probe", self.resource_pool_manager.get_n_gpus())
+        batch.extra_info.update(compute_loss=False, temperature=1.0)
+        self.actor_rollout_wg.compute_log_prob(batch)
+        found = tq.kv_batch_get(keys=batch.keys[:1], partition_id="probe", select_fields=["log_probs"])
+        tq.kv_clear(keys=batch.keys, partition_id="probe")
+        # veRL's entry i is about token i + 1.
+        return [0.0, *found["log_probs"].unbind()[0][:-1].tolist()]
+
+    def on_step_end(self) -> None:
+        """There is no rollout engine to give weights to."""
+
+    def on_sample_end(self) -> None:
+        """Nor one to put to sleep."""
+
+
+class RecordedWorker(ActorRolloutRefWorker):
+    """veRL's worker with the loss of `training.learner`, which reports sums that can be added up exactly."""
+
+    def __init__(self, config: Any, **more: Any) -> None:
+        join_ray()
+        self._recorded = Recorded.read(config.rollout.custom.recorded)
+        super().__init__(config=config, **more)
+
+    @register(dispatch_mode=_ALL)
+    def init_model(self) -> None:
+        """veRL's, with the seed of a run's adapter."""
+        from training.learner import Learner
+        from training.learner import seed_everything
+
+        if self._recorded.settings.lora_rank:
+            seed_everything(self._recorded.seed, 0)
+        super().init_model()
+        if self.actor is not None:
+            self._learner = Learner(Path(self._recorded.base_model), self._recorded.settings, worker=self.actor)
+            self.actor.set_loss_fn(self._learner.loss)
+
+    @register(dispatch_mode=_ALL)
+    def load_checkpoint(self, *where: Any, **how: Any) -> None:
+        """veRL's, but for the learning rate, which is the job's."""
+        super().load_checkpoint(*where, **how)
+        if self._recorded.settings.strategy == "fsdp2":
+            self._learner.keep_rate()
+
+    @register(dispatch_mode=_ALL)
+    def export(self) -> None:
+        """Write the weights as a Hugging Face folder."""
+        recorded, write = self._recorded, write_folder
+        if recorded.settings.strategy == "fsdp2":
+            weights = self._learner.state_dict()
+        else:  # each rank takes part in putting a tensor together; not run on GPUs here
+            assert self.actor is not None
+            write, weights = write_published, {}
+            for name, tensor in self.actor.engine.get_per_tensor_param()[0]:
+                if self.rank == 0:
+                    weights[name] = tensor.cpu()
+        if self.rank == 0:
+            dtype = getattr(torch, recorded.settings.dtype)
+            write(weights, Path(recorded.base_model), Path(recorded.folder), dtype)
