@@ -54,7 +54,9 @@ def test_two_ranks_make_the_step_of_one(tmp_path: Path) -> None:
         subprocess.Popen(
             [sys.executable, "-m", "tests.support.ranks", str(tmp_path)],
             cwd=ROOT,
-            env=os.environ | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"},
+            env=os.environ
+            | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+            | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"},  # veRL reads them, whatever the group was opened with
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )
