@@ -108,6 +108,10 @@ def test_a_loaded_config_loads_to_itself() -> None:
             "training: trainer main_ppo takes the recorded log-probabilities as they are: old_policy 'recomputed',",
         ),
         (
+            {"training": {"trainer": "main_ppo", "lora_rank": 4, "kl_coef": 0.1, "dtype": "bfloat16"}},
+            "training: lora_rank with kl_coef in bfloat16: veRL's main_ppo begins with a pass without the adapter,",
+        ),
+        (
             {"training": {"trainer": "main_ppo", "kl_coef": 0.1, "reference_model": "base"}},
             "training: reference_model: veRL's main_ppo makes its reference of the policy's own folder; leave it out,",
         ),

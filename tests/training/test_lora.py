@@ -47,6 +47,13 @@ def trained(folder: Path, steps: int = 3, **settings: float | str) -> "Learner":
     return learner
 
 
+def test_in_bfloat16_the_reference_may_be_asked_first(folder: Path) -> None:
+    numbers = make_learner(folder, lora_rank=4, kl_coef=0.1, dtype="bfloat16").update(
+        rows(folder), {"a1": 1.0, "a2": -1.0}, seed=0, step=0
+    )
+    assert (numbers["refused_steps"], numbers["reference_kl"]) == (0, 0.0) and numbers["grad_norm"] > 0
+
+
 def test_the_export_is_the_base_with_the_adapter_merged(folder: Path, tmp_path: Path) -> None:
     learner, (good, bad) = trained(folder), rows(folder)
     export(learner, folder, tmp_path / "hf", torch.float32, good)
