@@ -34,7 +34,7 @@ endef
 .PHONY: help setup harnesses harnesses-all doctor train train-long evaluate sft curate stop test test-harnesses lint warm-start model-smollm2 engine-vllm bench-proxy bench-records soak-proxy bench-train bench-rollouts bench-chaos bench-overlap tasks-validate tasks-canaries tasks-list clean
 
 help:  ## list the chores
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 setup: .venv/.ready .venv-proxy/.ready  ## install the Python environments (.venv, .venv-proxy)
 

@@ -64,7 +64,6 @@ class Harness:
 
     NAME = "scripted"
     SETTINGS = "bench/scripted_run.py"
-    PROVENANCE = ()
     IMAGE_PATHS = ()
 
     def binary(self, root: Path) -> Path:

@@ -27,6 +27,7 @@ from pydantic import model_validator
 from pydantic_core import ErrorDetails
 
 from proxy_addons.errors import ConfigError
+from proxy_addons.findings import FINDINGS
 from proxy_addons.identity import check_name
 from tasks.adapters import CHOICES
 from tasks.adapters import Choices
@@ -47,7 +48,7 @@ _NOT_REPRODUCED = frozenset({"top_p", "top_k", "min_p", "frequency_penalty", "pr
 
 
 # Where somebody may write a key by mistake, which must get into no log.
-_MAY_BE_A_KEY = frozenset({"key_env", "base_url"})
+_MAY_BE_A_KEY = frozenset({"key_env", "base_url", "judge", "provider", "endpoint"})
 
 
 def _is_image(value: str) -> str:
@@ -103,6 +104,13 @@ class TrainingConfig(Layout):
         default=False, description="compute activations again for the backward pass: less memory, a third more work"
     )
     keep_checkpoints: int = Field(default=2, ge=1, description="newest checkpoints kept; older ones are deleted")
+
+    @field_validator("leave_out")
+    @classmethod
+    def _findings_are_known(cls, value: list[str]) -> list[str]:
+        if unknown := [code for code in value if code.split(":")[0] not in FINDINGS]:
+            raise ValueError(f"there is no finding {unknown[0]}; docs/proxy.md lists them")
+        return value
 
 
 class LimitsConfig(Part):
@@ -302,7 +310,12 @@ def load(kind: type[Config], config: dict[str, Any] | Config | None = None) -> C
     try:
         return kind.model_validate(_merge(values, given))
     except ValidationError as error:
-        raise ConfigError("\n".join(_sentence(problem, kind) for problem in error.errors())) from None
+        raise refusal(error, kind) from None
+
+
+def refusal(error: ValidationError, kind: type[BaseModel]) -> ConfigError:
+    """What `kind` refused, a sentence per problem."""
+    return ConfigError("\n".join(_sentence(problem, kind) for problem in error.errors()))
 
 
 def new_run_name(now: datetime, prefix: str = "run") -> str:
@@ -335,6 +348,8 @@ def _sentence(problem: ErrorDetails, kind: type[BaseModel]) -> str:
         near = difflib.get_close_matches(str(path[-1]), names, n=1)
         remedy = f"did you mean {near[0]}?" if near else f"use one of {', '.join(names)}."
         return f"{where}: there is no such field; {remedy}"
+    if problem["type"] == "missing":  # its input is all that was given around it
+        return f"{where}: it is missing, and has no default; give it."
     value = "its value" if path[-1] in _MAY_BE_A_KEY else repr(problem["input"])
     return f"{where}: {value} is refused: {message}."
 

@@ -108,8 +108,11 @@ def read_given(text: str) -> dict[str, Any]:
 def server_answers(api: str) -> bool:
     """Whether a Prefect server answers at `api`.
 
-    Raises ConfigError if something else holds the port, or if nothing answers and the address is not this machine's.
+    Raises ConfigError if something else holds the port, if nothing answers and the address is not this machine's, or
+    if it is no address.
     """
+    if not _is_address(api):
+        raise ConfigError(f"PREFECT_API_URL={api} is no address: write http://HOST:PORT/api, or unset it")
     try:
         version = httpx.get(f"{api}/admin/version", timeout=10).text
     except (httpx.ConnectError, httpx.ConnectTimeout):
@@ -124,6 +127,14 @@ def server_answers(api: str) -> bool:
         f"something that is no Prefect 3 server holds {api}: end the program on port {urlsplit(api).port}, "
         f"or choose another with PREFECT_API_URL=http://127.0.0.1:{free_port()}/api"
     )
+
+
+def _is_address(api: str) -> bool:
+    try:
+        parts = urlsplit(api)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # its port is none
+        return False
 
 
 @contextlib.contextmanager
@@ -386,7 +397,7 @@ def _say(line: str) -> None:
 
 def main(arguments: list[str]) -> int:
     """Run one of the commands; every expected failure is one line on standard error."""
-    stack = Stack(Path.cwd(), os.environ.get("PREFECT_API_URL", "http://127.0.0.1:4200/api").rstrip("/"))
+    stack = Stack(Path.cwd(), (os.environ.get("PREFECT_API_URL") or "http://127.0.0.1:4200/api").rstrip("/"))
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)  # so that being ended, too, stops what was started
     try:

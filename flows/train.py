@@ -27,6 +27,7 @@ from prefect.artifacts import acreate_table_artifact
 from prefect.logging import get_run_logger
 
 from flows import cluster
+from flows import plain_errors
 from flows.config import Config
 from flows.config import RolloutConfig
 from flows.config import RunConfig
@@ -78,6 +79,7 @@ from training.policy_server import PolicyServer
 from training.policy_server import running_policy_server
 
 DEFAULTS = RunConfig()
+plain_errors.install()
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,8 @@ from pydantic import Field
 from pydantic import ValidationError
 from pydantic import model_validator
 
+from flows import plain_errors
+from flows.config import refusal
 from proxy_addons.errors import ConfigError
 from proxy_addons.errors import OpenForgeError
 from proxy_addons.identity import Rollout
@@ -99,6 +101,7 @@ class WarmStartConfig(BaseModel):
 
 
 DEFAULTS = WarmStartConfig()
+plain_errors.install()
 
 
 @flow(name="warm-start", log_prints=True)
@@ -249,5 +252,7 @@ async def imitate(config: WarmStartConfig, base: Path, rows: Sequence[dict[str, 
 if __name__ == "__main__":
     try:
         asyncio.run(warm_start(WarmStartConfig.model_validate_json(sys.argv[1])))
-    except (OpenForgeError, ValidationError) as error:
+    except ValidationError as error:
+        sys.exit(f"warm-start: {refusal(error, WarmStartConfig)}")
+    except OpenForgeError as error:
         sys.exit(f"warm-start: {error}")

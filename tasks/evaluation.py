@@ -103,7 +103,10 @@ def plan(
     found = [task for task in tasks if split in (task.split, ALL)]
     count = len(found) if count is None else count
     if not found or len(found) < count:
-        raise ConfigError(f"task_count: {count} asked for, the set has {len(found)} of split {split!r}")
+        raise ConfigError(
+            f"task_count: {count or 'some'} asked for, the set has {len(found)} of split {split!r}; ask for fewer, or "
+            "set split"
+        )
     size = attempts * len(harnesses)
     return [
         [Slot(Rollout(run, 0, task.id, s), task, harnesses[s % len(harnesses)], kind) for s in range(size)]

@@ -88,12 +88,16 @@ def keep_best(run: RunFolder, epoch: int, success: Rate) -> None:
 def open_run(name: str, runs_dir: str, config: dict[str, Any]) -> RunFolder:
     """Make a run's folder, or take the run of that name up again.
 
-    Raises ConfigError if it was started with another configuration, naming each field that differs.
+    Raises ConfigError if it was started with another configuration, naming each field that differs, or if `runs_dir`
+    is no folder to write to.
     """
     path = Path(runs_dir).absolute() / name
     file = path / "run.json"
     if file.exists():
-        before = json.loads(file.read_text())["config"]
+        try:
+            before = json.loads(file.read_text())["config"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"run {name!r}: {file} cannot be read ({error!r}): choose another name") from None
         if _flow(before) != _flow(config):
             raise ConfigError(f"run {name!r} is {_flow(before)}: choose another name")
         differ = [
@@ -103,11 +107,16 @@ def open_run(name: str, runs_dir: str, config: dict[str, Any]) -> RunFolder:
         ]
         if differ:
             raise ConfigError(f"run {name!r} exists with other settings ({'; '.join(differ)}): choose another name")
-    path.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"run": name, "seed": config["seed"], "model": config["model"], "config": config}, indent=1)
     temporary = file.with_suffix(".tmp")
-    temporary.write_text(text)
-    os.replace(temporary, file)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(text)
+        os.replace(temporary, file)
+    except OSError as error:
+        raise ConfigError(
+            f"runs_dir: {path} cannot be written ({error.strerror}): name a folder that can, with space on its disk"
+        ) from None
     return RunFolder(path, config)
 
 

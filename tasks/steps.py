@@ -32,6 +32,7 @@ from tasks.verify import Verdict
 from tasks.verify import verify
 
 STRATEGIES = ("mean", "final")
+NO_INSTRUCTION = "instruction.md is missing, empty or not UTF-8; it is what the agent is asked to do"
 _NOT_HERE = ("healthcheck",)
 
 
@@ -45,6 +46,14 @@ class Step:
     agent_timeout_s: float
     verifier_timeout_s: float
     min_reward: Mapping[str, float]
+
+
+def instruction(folder: Path) -> str:
+    """What instruction.md in `folder` says; empty if there is none that can be read."""
+    try:
+        return (folder / "instruction.md").read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def read(
@@ -61,10 +70,9 @@ def read(
             problems.append(f"task.toml: a step's name must be that of a folder in steps/, not {name!r}")
             continue
         where = folder / "steps" / name
-        file = where / "instruction.md"
-        text = file.read_text().strip() if file.is_file() else ""
+        text = instruction(where)
         if not text:
-            problems.append(f"steps/{name}/instruction.md is missing or empty; it is what the agent is asked to do")
+            problems.append(f"steps/{name}/{NO_INSTRUCTION}")
         if not any((place / "tests/test.sh").is_file() for place in (where, folder)):
             problems.append(f"steps/{name}/tests/test.sh is missing, and tests/test.sh too; one writes the reward")
         problems += [

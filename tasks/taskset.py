@@ -111,12 +111,11 @@ def read(folder: Path) -> tuple[Task | None, list[str]]:
         problems.append(str(error))
     settings, wrong = _settings(folder / "task.toml")
     several = bool(settings.get("steps")) or (folder / "steps").is_dir()
-    instruction_file = folder / "instruction.md"
-    instruction = instruction_file.read_text().strip() if instruction_file.is_file() else ""
+    instruction = steps.instruction(folder)
     if several:
         instruction = "\n\n".join(step.instruction for step in settings.get("steps", ()))
     elif not instruction:
-        problems.append("instruction.md is missing or empty; it is what the agent is asked to do")
+        problems.append(steps.NO_INSTRUCTION)
     if not several and not (folder / "tests/test.sh").is_file():
         problems.append("tests/test.sh is missing; it writes the reward")
     if not (folder / "environment").is_dir():

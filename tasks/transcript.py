@@ -30,9 +30,3 @@ def messages(calls: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 found.append(message)
             seen.add(value)
     return found
-
-
-def final_text(conversation: Iterable[Mapping[str, Any]]) -> str:
-    """The text of the last assistant message; empty if there is none."""
-    said = [message.get("content") or "" for message in conversation if message["role"] == "assistant"]
-    return said[-1] if said else ""

@@ -80,7 +80,6 @@ class End:
 class Harness(Protocol):
     """What a harness module offers.
 
-    `PROVENANCE` are the request headers whose ids are stored with each call and never identify the rollout.
     `SETTINGS` says in a message where to look. `IMAGE_PATHS` are the folders that its image for a cluster holds, at
     their paths inside the sandbox; none: there can be no such image. `base_url` and `key` are the rollout's, as seen
     inside the sandbox.
@@ -88,7 +87,6 @@ class Harness(Protocol):
 
     NAME: str
     SETTINGS: str
-    PROVENANCE: tuple[str, ...]
     IMAGE_PATHS: tuple[str, ...]
 
     def binary(self, root: Path) -> Path:

@@ -18,7 +18,6 @@ from tasks.sandboxes import Outcome
 
 NAME = "browser"
 SETTINGS = "its environment and tasks/harnesses/browser_run.py"
-PROVENANCE = ()
 
 CHROMIUM = Path("/usr/lib/chromium/chromium")
 """The program itself: Debian's /usr/bin/chromium is a script that wants /etc/chromium.d, which no sandbox has."""

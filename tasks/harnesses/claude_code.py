@@ -20,7 +20,6 @@ from tasks.sandboxes import Outcome
 
 NAME = "claude_code"
 SETTINGS = "its environment and ~/.claude.json"
-PROVENANCE = ("x-claude-code-session-id", "x-claude-code-agent-id")
 SESSIONS = ".claude/projects/*/*.jsonl"
 MAX_TURNS = 50
 

@@ -19,7 +19,6 @@ from tasks.sandboxes import Outcome
 
 NAME = "codex"
 SETTINGS = "~/.codex/config.toml"
-PROVENANCE = ("session-id", "thread-id", "x-codex-parent-thread-id", "x-openai-subagent")
 SESSIONS = ".codex/sessions/*/*/*/*.jsonl"
 CONTEXT_TOKENS = 16384
 """Where it starts to compact its history."""

@@ -14,7 +14,6 @@ from tasks.sandboxes import Outcome
 
 NAME = "gemini_cli"
 SETTINGS = "its environment and ~/.gemini/settings.json"
-PROVENANCE = ()
 
 _PACKAGE = "@google/gemini-cli"
 _INSIDE = "/opt/gemini-cli"

@@ -14,7 +14,6 @@ from tasks.sandboxes import Outcome
 
 NAME = "mini_swe_agent"
 SETTINGS = "its environment and options"
-PROVENANCE = ()
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 """The command by which the policy ends the task; its prompt asks for it."""
 

@@ -18,7 +18,6 @@ from tasks.sandboxes import Outcome
 
 NAME = "openclaw"
 SETTINGS = "~/.openclaw/openclaw.json"
-PROVENANCE = ()
 CONTEXT_TOKENS, OUTPUT_TOKENS = 128_000, 8_192
 """What it believes of the model; it compacts its history near the first."""
 

@@ -15,7 +15,6 @@ from tasks.sandboxes import Outcome
 
 NAME = "opencode"
 SETTINGS = "~/opencode.json"
-PROVENANCE = ("x-session-affinity",)
 CONTEXT_TOKENS, OUTPUT_TOKENS = 128_000, 8_192
 """What it believes of the model; it compacts its history near the first."""
 

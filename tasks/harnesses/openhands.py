@@ -15,7 +15,6 @@ from tasks.sandboxes import Outcome
 
 NAME = "openhands"
 SETTINGS = "its environment and tasks/harnesses/openhands_run.py"
-PROVENANCE = ()
 
 _PACKAGE = "openhands-tools"
 _INSIDE = "/opt/openhands"

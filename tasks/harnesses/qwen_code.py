@@ -14,7 +14,6 @@ from tasks.sandboxes import Outcome
 
 NAME = "qwen_code"
 SETTINGS = "its environment and ~/.qwen/settings.json"
-PROVENANCE = ()
 
 _PACKAGE = "@qwen-code/qwen-code"
 _INSIDE = "/opt/qwen-code"

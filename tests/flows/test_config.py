@@ -128,6 +128,11 @@ def test_a_loaded_config_loads_to_itself() -> None:
             "training: 1 GPUs (nodes × processes) do not divide by tensor_, pipeline_ and context_parallel together,",
         ),
         ({"training": {"rollout_is": "row"}}, "training.rollout_is: 'row' is refused: input should be 'token' or"),
+        (
+            {"training": {"leave_out": ["side_calls"]}},
+            "training.leave_out: ['side_calls'] is refused: there is no finding side_calls; docs/proxy.md lists them.",
+        ),
+        ({"judge": {"model": "m"}}, "judge.base_url: it is missing, and has no default; give it."),
         ({"run": "My Run"}, "run: 'My Run' is refused: run 'My Run': use at most 40 lower-case letters"),
     ],
 )
@@ -135,6 +140,13 @@ def test_a_refusal_names_field_value_and_remedy(given: dict[str, Any], sentence:
     with pytest.raises(ConfigError) as refusal:
         load_config(given)
     assert str(refusal.value).startswith(sentence)
+
+
+@pytest.mark.parametrize("judge", ["sk-1", ["sk-1"], {"api_key": "sk-1"}, {"base_url": "https://sk-1@h/v1"}])
+def test_no_refusal_repeats_what_may_be_a_key(judge: Any) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        load_config({"judge": judge})
+    assert "sk-1" not in str(refusal.value)
 
 
 def test_every_problem_gets_its_own_line() -> None:

@@ -80,6 +80,13 @@ def test_what_cannot_be_compared_with_is_refused_before_anything_starts(tmp_path
     assert not list(tmp_path.iterdir())
 
 
+def test_a_mistake_is_logged_without_a_traceback(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ConfigError, match="holds no model"):
+        run(tmp_path, model=str(tmp_path / "none"))
+    assert "holds no model" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
 def test_a_training_run_of_that_name_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "ev").mkdir()
     (tmp_path / "ev" / "run.json").write_text(json.dumps({"config": {"epochs": 2}}))

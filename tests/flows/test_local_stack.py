@@ -80,6 +80,14 @@ def test_a_port_held_by_another_program_is_named(other_program: str) -> None:
         server_answers(other_program)
 
 
+@pytest.mark.parametrize(
+    "api", ["127.0.0.1:4200/api", "http://127.0.0.1:abc/api", "ftp://127.0.0.1/api", "http:///api"]
+)
+def test_what_is_no_address_is_told(api: str) -> None:
+    with pytest.raises(ConfigError, match="is no address: write http://HOST:PORT/api"):
+        server_answers(api)
+
+
 def test_a_free_local_port_means_no_server_yet() -> None:
     assert server_answers(f"http://127.0.0.1:{free_port()}/api") is False
 

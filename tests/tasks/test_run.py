@@ -24,6 +24,20 @@ def test_another_configuration_under_the_same_name_is_refused(tmp_path: Path) ->
         open_run("r", str(tmp_path), CONFIG | {"seed": 1})
 
 
+@pytest.mark.parametrize("text", ["", "{}", "3"])
+def test_a_run_whose_configuration_cannot_be_read_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r/run.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"run 'r': .*run\.json cannot be read .*: choose another name"):
+        open_run("r", str(tmp_path), CONFIG)
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"runs_dir: .*file/r cannot be written \(Not a directory\)"):
+        open_run("r", str(tmp_path / "file"), CONFIG)
+
+
 def test_a_run_that_is_older_than_a_field_is_taken_up(tmp_path: Path) -> None:
     open_run("r", str(tmp_path), CONFIG | {"training": {"clip": 0.2}})
     open_run("r", str(tmp_path), CONFIG | {"training": {"clip": 0.2, "newer": 1}})

@@ -102,6 +102,12 @@ def test_all_problems_are_told_one_line_each(tmp_path: Path) -> None:
         assert any(word in line for line in lines), word
 
 
+def test_an_instruction_that_is_no_text_is_a_problem(tmp_path: Path) -> None:
+    (make(tmp_path) / "instruction.md").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"^task one-1: instruction\.md is missing, empty or not UTF-8"):
+        taskset.load(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["", "absent"])
 def test_no_tasks_is_an_error_that_names_the_folder(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=str(tmp_path / name)):

@@ -25,7 +25,6 @@ USER = {"role": "user", "content": "Go on."}
 def test_every_message_once_and_in_order() -> None:
     calls = [call(1, 0, USER, says("two")), call(0, None, USER, says("one"))]
     assert transcript.messages(calls) == [USER, says("one"), USER, says("two")]
-    assert transcript.final_text(transcript.messages(calls)) == "two"
 
 
 def test_a_branch_repeats_its_history_and_it_is_left_out() -> None:
@@ -45,4 +44,3 @@ def test_side_calls_and_failed_ones_are_no_part_of_it() -> None:
 
 def test_nobody_said_anything() -> None:
     assert transcript.messages([]) == []
-    assert transcript.final_text([]) == ""
