@@ -213,10 +213,11 @@ async def _stop(process: asyncio.subprocess.Process, first: int, pod: Pod, mark:
 
 
 def _kill(mark: str) -> None:
-    for process in psutil.process_iter(["environ"]):
-        if (process.info["environ"] or {}).get(MARK) == mark:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+    for _ in range(2):  # a process that is just becoming another program has no environment for a moment
+        for process in psutil.process_iter(["environ"]):
+            if (process.info["environ"] or {}).get(MARK) == mark:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
 
 
 def _code(process: asyncio.subprocess.Process) -> int:
