@@ -217,7 +217,7 @@ class _Try:
         while True:
             self.seen.changed.clear()
             state = read(self.seen.job, self.seen.pod, self.seen.job_gone, self.seen.pod_gone)
-            self.ran = self.seen.ran or isinstance(state, Ended) or self.expected.record is not None
+            self.ran = self.ran or self.seen.ran or isinstance(state, Ended) or self.expected.record is not None
             waiting = self._waiting(state)
             if waiting is None:
                 return state
