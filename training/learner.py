@@ -149,7 +149,7 @@ class Learner:
     def _reference_log_probs(self, rows: Sequence[Row]) -> list[list[float]]:
         if self.settings.lora_rank and self.settings.reference_model is None:
             # FSDP2 settles in its first pass in which type gradients come. With the adapter off there would be none.
-            self._scored(rows[:1])
+            self._scored([min(rows, key=lambda row: len(row.ids))])
             return self._scored(rows, no_lora_adapter=True)
         return self._reference().log_probs(rows)
 

@@ -7,6 +7,7 @@ from typing import Any
 from tasks.doctor import probe
 from tasks.doctor.versions import version_command
 from tasks.kube.manifest import UID
+from tasks.kube.manifest import copy
 from tasks.sandboxes import HOME
 
 RUN = "openforge-doctor"
@@ -31,15 +32,14 @@ def python_probe(name: str, image: str, what: str, given: dict[str, Any], claim:
 
 def harness_probe(name: str, harness: str, payload_image: str, task_image: str) -> dict[str, Any]:
     """A Job that asks the harness in the task image for its version, copied there as in a rollout."""
-    copy = _container(
-        "payload", payload_image, ["sh", "-c", "cp -RP /opt/. /payload/"], _HARNESS, [_at("payload", "/payload")]
-    )
+    words = ["sh", "-c", copy("/opt", "/payload")]
+    payload = _container("payload", payload_image, words, _HARNESS, [_at("payload", "/payload")])
     ask = ["sh", "-c", f'"$0" "$@" >{probe.MESSAGE} 2>&1', *version_command(harness)]
     folders = {"payload": "/opt", "home": HOME, "tmp": "/tmp"}
     agent = _container("agent", task_image, ask, _HARNESS, [_at(name, path) for name, path in folders.items()])
     # Not /tmp: Codex says something else first if that is its home.
     agent["env"] = [{"name": "HOME", "value": HOME}]
-    return _job(name, [copy], agent, [{"name": name, "emptyDir": {}} for name in folders])
+    return _job(name, [payload], agent, [{"name": name, "emptyDir": {}} for name in folders])
 
 
 def placed(job: dict[str, Any], service_account: str, priority_class: str) -> dict[str, Any]:

@@ -152,6 +152,12 @@ def payload(spec: Spec) -> list[tuple[str, str]]:
     return [(f"payload{n}", path) for n, path in enumerate(spec.binds_ro)] if spec.payload else []
 
 
+def copy(folder: str, volume: str) -> str:
+    """The shell's words that copy what is in `folder` into `volume`. Not -a: it would set the times of the volume
+    itself, which is root's, and Debian's cp fails where busybox's warns."""
+    return f"cp -RP {folder}/. {volume}/"
+
+
 def _meta(spec: Spec, marks: dict[str, str], launch: str) -> dict[str, Any]:
     return {"name": object_name(spec.name), "labels": marks, "annotations": {LAUNCH: launch, NAME: spec.name}}
 
@@ -236,8 +242,7 @@ def _payload(settings: Settings, spec: Spec) -> list[dict[str, Any]]:
         return []
     if spec.payload not in settings.payloads:
         raise ConfigError(f"kubernetes.images: no image is named for the harness {spec.payload}")
-    # Not -a: it would set the times of the volume itself, which is root's, and Debian's cp fails where busybox's warns.
-    copies = " && ".join(f"cp -RP {path}/. /{name}/" for name, path in payload(spec))
+    copies = " && ".join(copy(path, f"/{name}") for name, path in payload(spec))
     return [
         {
             "name": "payload",

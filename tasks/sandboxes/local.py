@@ -16,6 +16,7 @@ from typing import Any
 from typing import Protocol
 
 from proxy_addons.errors import InfrastructureError
+from tasks.kube.sidecar import walk
 from tasks.sandboxes import HOME
 from tasks.sandboxes import PYTHON
 from tasks.sandboxes import Outcome
@@ -253,13 +254,8 @@ def _open(spec: Spec, owner: int) -> Box:
 def give(folder: Path, owner: int) -> None:
     """Make `owner` the owner of a folder and of all in it. Only the folder itself may be behind a link."""
     os.chown(folder, owner, owner)
-    waiting = [str(folder)]
-    while waiting:  # Python 3.11's own walk calls itself for every folder in a folder
-        with os.scandir(waiting.pop()) as entries:
-            for entry in entries:
-                os.lchown(entry.path, owner, owner)
-                if entry.is_dir(follow_symlinks=False):
-                    waiting.append(entry.path)
+    for name in walk(str(folder)):
+        os.lchown(os.path.join(folder, name), owner, owner)
 
 
 async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
