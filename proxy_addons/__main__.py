@@ -19,6 +19,7 @@ from pathlib import Path
 import mitmproxy.proxy.server
 import uvloop
 from aiohttp import web
+from mitmproxy import http
 from mitmproxy import options
 from mitmproxy.addons import core
 from mitmproxy.addons import errorcheck
@@ -82,6 +83,7 @@ async def serve(
             loop.add_signal_handler(name, master.shutdown)
         gc.collect()
         gc.freeze()  # what is loaded now stays: the collector need not look at it again and again
+        gc.set_threshold(5_000, 20)  # a call makes hundreds of objects that are gone with it
         egress = f", as an HTTP proxy on {host}:{egress_port}" if egress_port else ""
         print(f"proxy: listening on {host}:{port}{egress}", flush=True)
         await master.run()
@@ -100,6 +102,9 @@ async def _listen(stack: contextlib.AsyncExitStack, app: web.Application, host: 
 def _master(host: str, port: int, egress_port: int | None, confdir: str, capture: Capture, egress: Egress) -> Master:
     master = Master(options.Options(listen_host=host, listen_port=port, confdir=confdir), with_termlog=True)
     log = master.addons.chain
+    # mitmproxy checks the types of its own requests and responses by exceptions, eight a call; their tracebacks hold on
+    # to the body until the garbage collector comes.
+    http.MessageData.__post_init__ = lambda _: None
     master.addons = Addons(master)
     master.addons.add(
         *log,

@@ -72,12 +72,13 @@ class Capture:
         headers = _plain(flow.request.headers, rollout.key)
         answer = await self._gateway.handle(rollout, route, headers, body, lambda: not flow.client_conn.connected)
         flow.metadata["call"] = answer.call
+        flow.request.raw_content = b""  # mitmproxy's own objects keep each other, and it, until they are collected
         if isinstance(answer, Answer):
             flow.response = _response(answer)
             return
         flow.metadata["waiting"] = answer
         flow.request.headers = http.Headers(host="127.0.0.1")
-        flow.request.method, flow.request.path, flow.request.content = "GET", f"/{answer.ticket}", b""
+        flow.request.method, flow.request.path = "GET", f"/{answer.ticket}"
         flow.request.scheme = "http"
         flow.request.host, flow.request.port = self._streams
 

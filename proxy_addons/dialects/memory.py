@@ -1,11 +1,9 @@
 """What was read before is not read again: a conversation comes back whole at every turn, and its tools with it."""
 
-import json
+import marshal
 from collections.abc import Callable
 from typing import Any
 from typing import TypeVar
-
-import orjson
 
 T = TypeVar("T")
 
@@ -24,25 +22,25 @@ class Memory:
 
         `read` adds findings to `notes`, and raises `Problem` naming `where`; a refusal is not remembered.
         """
-        text = _spelled(value)
-        if text is None or len(text) > LARGEST_BYTES:
+        spelled = _spelled(value)
+        if spelled is None or len(spelled) > LARGEST_BYTES:
             return read(value, where, notes)
-        known = self._known.get((read, text))
+        known = self._known.get((read, spelled))
         if known is None:
             own: list[str] = []
             known = read(value, where, own), tuple(own)
-            self._known[read, text] = known
+            self._known[read, spelled] = known
         notes += known[1]
         result: T = known[0]
         return result
 
 
 def _spelled(value: Any) -> bytes | None:
-    """A text that only equal values have: 1 is not 1.0, and the order of keys counts. None where there is no such."""
+    """Bytes that only equal values have: 1 is not 1.0, and the order of keys counts. None where it is nested too deep.
+
+    (JSON would have to be searched for what it writes in the same way, which takes ten times as long as to write this.)
+    """
     try:
-        text = orjson.dumps(value)
-    except TypeError:  # a whole number of more than 64 bits, or half a surrogate pair
+        return marshal.dumps(value, 2)  # later versions write a reference where an object comes twice
+    except ValueError:
         return None
-    if b"null" in text:  # orjson also writes an infinity so (1e999)
-        return json.dumps(value).encode()
-    return text
