@@ -130,6 +130,7 @@ class RecordedTrainer(PPOTrainer):
         rollout = config.actor_rollout_ref.rollout
         for group in (self.actor_rollout_wg, *([self.ref_policy_wg] if self.use_reference_policy else [])):
             group.take(rollout.custom.recorded, rollout.log_prob_max_token_len_per_gpu)
+        self.on_init_end()
 
     def _build_replay_buffer(self) -> Any:
         self.trainer_mode = "sync"

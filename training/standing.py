@@ -62,8 +62,8 @@ def connect(namespace: str, settings: TrainSettings, device: str) -> None:
         given = {"_temp_dir": str(_folder(namespace)), "include_dashboard": False}
         if device == "cpu":  # slots that veRL asks for: a "GPU" and three CPUs a rank, and four for what stands beside
             given |= {"num_gpus": settings.processes, "num_cpus": 3 * settings.processes + 4}
-    of_verl = get_ppo_ray_runtime_env(OmegaConf.create({"actor_rollout_ref": {"actor": {"strategy": settings.strategy}}}))
-    env = of_verl["env_vars"] | {"TRANSFER_QUEUE_ENABLE": "1"} | env
+    about = OmegaConf.create({"actor_rollout_ref": {"actor": {"strategy": settings.strategy}}})
+    env = get_ppo_ray_runtime_env(about)["env_vars"] | {"TRANSFER_QUEUE_ENABLE": "1"} | env
     try:
         ray.init(namespace=namespace, runtime_env={"env_vars": env}, **given)
     except (ConnectionError, RuntimeError, ValueError) as error:
@@ -77,8 +77,8 @@ def update(begins_as: str | None, config: Path, metrics: Path, log: Path) -> Non
     """Have the trainer do the update of the configuration in the file `config`, where `metrics` go to another; what
     Ray's processes say goes to `log`.
 
-    It goes on with the trainer that stands as `begins_as`, if there is one. Raises InfrastructureError if it failed; then
-    no trainer stands.
+    It goes on with the trainer that stands as `begins_as`, if there is one. Raises InfrastructureError if it failed,
+    and then no trainer stands; ConfigError if another run's is in its way.
     """
     import ray
     from ray.exceptions import RayError
@@ -95,8 +95,10 @@ def update(begins_as: str | None, config: Path, metrics: Path, log: Path) -> Non
 def keep(stands_as: str) -> None:
     """The trainer is now what the next update may want to begin from, under that name."""
     import ray
+    from ray.exceptions import RayError
 
-    ray.get(ray.get_actor(NAME).keep.remote(stands_as))
+    with contextlib.suppress(ValueError, RayError):  # it has died since: the next update begins anew
+        ray.get(ray.get_actor(NAME).keep.remote(stands_as))
 
 
 def end() -> None:
@@ -156,9 +158,11 @@ def _waited(done: Callable[[], bool]) -> bool:
 
 
 def _line(error: BaseException) -> str:
-    """What an error of Ray's comes to: the last line of a traceback inside it, else its first one."""
+    """What an error of Ray's comes to. One of what it ran ends with the line that says so, any other begins with it."""
+    from ray.exceptions import RayTaskError
+
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return lines[-1] if "Traceback" in str(error) else lines[0]
+    return lines[-1 if isinstance(error, RayTaskError) else 0]
 
 
 class Standing:

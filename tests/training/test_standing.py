@@ -1,4 +1,4 @@
-"""veRL's trainer stays between updates and loads once; where it cannot go on, the weights are those of the checkpoint."""
+"""veRL's trainer stays between updates and loads once; where it cannot go on, another begins from the checkpoint."""
 
 import json
 import os
@@ -62,19 +62,20 @@ class Resident:
 
 def workers(owner: int) -> set[int]:
     """The processes that hold the model, of the Ray that process `owner` started."""
-    children = psutil.Process(owner).children(recursive=True)
-    return {child.pid for child in children if child.cmdline()[:1] == ["ray::WorkerDict"]}
+    found = [child.as_dict(["pid", "cmdline"]) for child in psutil.Process(owner).children(recursive=True)]
+    return {each["pid"] for each in found if (each["cmdline"] or [""])[0].startswith("ray::WorkerDict")}
 
 
-def gone(processes: list[psutil.Process]) -> bool:
-    """Whether they end, now or soon."""
-    return not psutil.wait_procs(processes, timeout=60)[1]
+def ended(pids: set[int]) -> bool:
+    """Whether these processes end, now or soon."""
+    left = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    return not psutil.wait_procs(left, timeout=60)[1]
 
 
 def test_it_loads_once_and_begins_anew_from_the_checkpoint_where_it_must(tmp_path: Path) -> None:
     base = save_policy(tmp_path / "base")
     epochs = [record(tmp_path, base, epoch, [1.0, 0.0, 0.5]) for epoch in (1, 2, 3)]
-    resident = Resident(tmp_path)
+    resident, log = Resident(tmp_path), tmp_path / "log"
     first = resident.do(epochs[0], None)["checkpoint"]
     loaded = workers(resident.process.pid)
     assert len(loaded) == 1
@@ -83,8 +84,8 @@ def test_it_loads_once_and_begins_anew_from_the_checkpoint_where_it_must(tmp_pat
     assert workers(resident.process.pid) == loaded
 
     assert resident.ask(epochs[0], None) == 3  # it is not what this one begins from, and another cannot begin
-    assert "InfrastructureError: main_ppo: " in (tmp_path / "log").read_text()
-    assert not workers(resident.process.pid)
+    assert "InfrastructureError: main_ppo: OSError: Error no file named model.safetensors" in log.read_text()
+    assert ended(loaded | workers(resident.process.pid))
     (tmp_path / "hidden").rename(base / "model.safetensors")
 
     again = resident.do(epochs[1], first)
@@ -98,11 +99,11 @@ def test_it_loads_once_and_begins_anew_from_the_checkpoint_where_it_must(tmp_pat
     assert not workers(resident.process.pid) & {worker, *loaded}
 
     of_ray = psutil.Process(resident.process.pid).children(recursive=True)
-    told = (part for process in of_ray for part in process.cmdline() if part.startswith("--temp-dir="))
-    folder = Path(next(told).removeprefix("--temp-dir="))
+    told = [part for process in of_ray for part in process.as_dict(["cmdline"])["cmdline"] or ()]
+    folder = Path(next(part.removeprefix("--temp-dir=") for part in told if part.startswith("--temp-dir=")))
     assert folder.is_dir()
     resident.end(signal.SIGTERM)
-    assert gone(of_ray)
+    assert ended({process.pid for process in of_ray})
     assert not folder.exists()
 
 
@@ -155,4 +156,4 @@ def test_on_a_cluster_it_outlives_a_flow_that_was_killed_and_ends_with_one_that_
     assert workers(owner) == loaded
 
     resident.end(signal.SIGTERM)
-    assert gone([psutil.Process(pid) for pid in loaded])
+    assert ended(loaded)
