@@ -1,7 +1,9 @@
 """Updates in a process of their own: its memory and its crashes stay out of the flow's."""
 
 import asyncio
+import contextlib
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,9 @@ from training.child import start_child
 from training.job import EXIT_CODES
 from training.job import TrainJob
 from training.job import TrainSettings
+
+END_S = 10.0
+"""How long a training process may take to end what it started."""
 
 
 class Trainer:
@@ -57,6 +62,10 @@ class Trainer:
     def stop(self) -> None:
         """End the processes, if there are any."""
         for child in self._children:
+            child.process.terminate()  # before those that it started, so that it can end them
+        for child in self._children:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.process.wait(END_S)
             child.stop()
         self._children = []
 

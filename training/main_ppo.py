@@ -1,9 +1,9 @@
 """An update by veRL's own `main_ppo` on Ray, on one machine or several: `trainer: "main_ppo"`.
 
 This process builds the rows, as for any update, and writes them and veRL's whole configuration into a file each; then
-`python -m verl.trainer.main_ppo` trains on them (`training.recorded` is what it does differently) and leaves a
-checkpoint and its metrics. Ray is the cluster that RAY_ADDRESS names, or is started on this machine and ended
-afterwards. On several machines rows and checkpoints must lie on a disk that all of them see, under the same path.
+veRL's trainer, which stays for the next update (`training.standing`), trains on them (`training.recorded` is what it
+does differently) and leaves a checkpoint and its metrics. On several machines rows and checkpoints must lie on a disk
+that all of them see, under the same path.
 """
 
 import hashlib
@@ -13,10 +13,6 @@ import math
 import os
 import pickle
 import random
-import shutil
-import sys
-import tempfile
-from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,11 +23,10 @@ import torch
 import yaml
 
 from proxy_addons.errors import ConfigError
-from proxy_addons.errors import InfrastructureError
+from training import standing
 from training.batch import mini_batches
 from training.checkpoint import begin
 from training.checkpoint import publish
-from training.child import start_child
 from training.job import TrainJob
 from training.job import TrainSettings
 from training.losses import actor_options
@@ -44,8 +39,6 @@ from training.verl_options import megatron_options
 from training.verl_options import model_options
 from training.verl_options import optimizer_options
 from training.vision import vision_of
-
-ROOT = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
@@ -111,14 +104,24 @@ def update(
     recorded = folder / "recorded.pickle"
     Recorded(steps, advantages, rewards, settings, str(base), job.seed, str(folder / "hf")).write(recorded)
     beside = Path(job.result).absolute().with_name
-    # A folder for a Ray of its own: the same one for the same run, and short, because Ray makes sockets in it.
-    ray = Path(tempfile.gettempdir(), f"openforge-ray-{hashlib.sha256(bytes(folder.parent)).hexdigest()[:12]}")
-    config = verl_config(job, steps, recorded, folder / "trainer", ray, device)
-    _run(config, beside, ray)
+    config = beside("main_ppo.yaml")
+    config.write_text(yaml.safe_dump(verl_config(job, steps, recorded, folder / "trainer", device), sort_keys=False))
+    namespace = hashlib.sha256(bytes(folder.parent)).hexdigest()[:12]  # the same one for the same run
+    standing.connect(f"openforge-ray-{namespace}", settings, device)
+    begins_as = _stands_as(job, Path(job.resume)) if job.resume else None
+    standing.update(begins_as, config, beside("main_ppo.jsonl"), beside("main_ppo.log"))
     recorded.unlink()
     numbers = summary(_steps(beside("main_ppo.jsonl"), steps, settings), settings)
     state = {"epoch": job.epoch, "seed": job.seed, "lora": settings.lora, **written_by(settings)}
-    return {"device": device, **numbers}, publish(folder, state, settings.keep_checkpoints)
+    published = publish(folder, state, settings.keep_checkpoints)
+    standing.keep(_stands_as(job, published))
+    return {"device": device, **numbers}, published
+
+
+def _stands_as(job: TrainJob, checkpoint: Path) -> str:
+    """What a trainer with the settings of `job` is that holds `checkpoint`, whose place may have held another."""
+    written = (checkpoint / "state.json").stat().st_mtime_ns
+    return json.dumps([job.base_model, str(checkpoint.absolute()), written, job.settings.model_dump()])
 
 
 def written_by(settings: TrainSettings) -> dict[str, Any]:
@@ -129,9 +132,9 @@ def written_by(settings: TrainSettings) -> dict[str, Any]:
 
 
 def verl_config(
-    job: TrainJob, steps: Sequence[Sequence[Row]], recorded: Path, out: Path, ray: Path, device: str
+    job: TrainJob, steps: Sequence[Sequence[Row]], recorded: Path, out: Path, device: str
 ) -> dict[str, Any]:
-    """veRL's configuration of the job: a file for `main_ppo --config-dir … --config-name …`, on top of veRL's own."""
+    """veRL's configuration of the job, on top of that of its main_ppo."""
     settings = job.settings
     longest = max(settings.micro_batch_tokens, *(len(row.ids) for part in steps for row in part))
     before = _steps_before(job.resume)
@@ -152,7 +155,6 @@ def verl_config(
         if device == "cpu":  # veRL pins the memory of what is forward only, which takes a GPU
             ref["optim"] = {"_target_": "verl.workers.config.FSDPOptimizerConfig", **optimizer_options(settings)}
     return {
-        "hydra": {"run": {"dir": str(out.parent / "hydra")}, "output_subdir": None},
         "defaults": [
             "ppo_trainer",
             *([{"override model_engine": "megatron"}] if settings.strategy == "megatron" else []),
@@ -202,7 +204,6 @@ def verl_config(
             "resume_from_path": f"{job.resume}/trainer/global_step_{before}" if job.resume else None,
         },
         "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": settings.nodes}}},
-        "ray_kwargs": {"ray_init": _ray(ray, settings, device)},
     }
 
 
@@ -212,46 +213,6 @@ def _steps_before(resume: str | None) -> int:
         return 0
     (folder,) = Path(resume).glob("trainer/global_step_*")
     return int(folder.name.removeprefix("global_step_"))
-
-
-def _ray(folder: Path, settings: TrainSettings, device: str) -> dict[str, Any]:
-    """How to enter or start Ray, and the environment of each of its processes."""
-    env = {
-        "PYTHONPATH": str(ROOT),
-        "VERL_PLATFORM": "cpu" if device == "cpu" else "nvidia",
-        "VERL_USE_EXTERNAL_MODULES": "training.ray_platform,training.recorded",
-    }
-    given: dict[str, Any] = {"runtime_env": {"env_vars": env}}
-    if os.environ.get("RAY_ADDRESS"):
-        return given
-    if device == "cpu":  # slots that veRL asks for: a "GPU" and three CPUs a rank, and four for what stands beside
-        given |= {"num_gpus": settings.processes, "num_cpus": 3 * settings.processes + 4}
-    return given | {"_temp_dir": str(folder), "include_dashboard": False}
-
-
-def _run(config: dict[str, Any], beside: Callable[[str], Path], ray: Path) -> None:
-    """Run `main_ppo` to its end with `config`. Raises InfrastructureError with the last line of its log if it fails."""
-    file, log = beside("main_ppo.yaml"), beside("main_ppo.log")
-    file.write_text(yaml.safe_dump(config, sort_keys=False))
-    log.unlink(missing_ok=True)
-    env = {
-        "RAY_AUTH_MODE": "disabled",  # a Ray of our own would write a token into the home folder
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "HYDRA_FULL_ERROR": "1",  # so that the last line of the log says what was wrong
-        **os.environ,
-        **config["ray_kwargs"]["ray_init"]["runtime_env"]["env_vars"],
-        "VERL_FILE_LOGGER_PATH": str(beside("main_ppo.jsonl")),
-    }
-    argv = [sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", str(file.parent), "--config-name", file.stem]
-    shutil.rmtree(ray, ignore_errors=True)  # of an update that was killed
-    child = start_child(argv, log, env, cwd=ROOT)
-    try:
-        code = child.process.wait()
-    finally:
-        child.stop()
-        shutil.rmtree(ray, ignore_errors=True)
-    if code != 0:
-        raise InfrastructureError(f"main_ppo (exit {code}): {child.last_lines(1)}; its log is {log}")
 
 
 def _steps(metrics: Path, steps: Sequence[Sequence[Row]], settings: TrainSettings) -> list[dict[str, float]]:

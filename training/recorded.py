@@ -120,6 +120,18 @@ class RecordedTrainer(PPOTrainer):
 
     _enable_hybrid_replicas = False
 
+    def go_on(self, config: Any) -> None:
+        """Be ready to `fit` to the next job's `config`, which resumes from what this trainer holds."""
+        self.config = config
+        self.replay_buffer = self._build_replay_buffer()
+        self._init_dataloader()
+        self._init_dump_executor()
+        self.global_steps = int(config.trainer.resume_from_path.rpartition("_")[2])
+        rollout = config.actor_rollout_ref.rollout
+        for group in (self.actor_rollout_wg, *([self.ref_policy_wg] if self.use_reference_policy else [])):
+            group.take(rollout.custom.recorded, rollout.log_prob_max_token_len_per_gpu)
+        self.on_init_end()
+
     def _build_replay_buffer(self) -> Any:
         self.trainer_mode = "sync"
         return super()._build_replay_buffer()
@@ -196,6 +208,15 @@ class RecordedWorker(ActorRolloutRefWorker):
         if self.actor is not None:
             self._learner = Learner(Path(self._recorded.base_model), self._recorded.settings, worker=self.actor)
             self.actor.set_loss_fn(self._learner.loss)
+
+    @register(dispatch_mode=_ALL)
+    def take(self, recorded: str, longest: int) -> None:
+        """Go on with the rows in the file `recorded`, in passes of up to `longest` tokens."""
+        self._recorded = Recorded.read(recorded)
+        for worker in (self.actor, self.ref):
+            if worker is not None:
+                engine: Any = worker.engine_config
+                engine.max_token_len_per_gpu = engine.infer_max_token_len_per_gpu = longest
 
     @register(dispatch_mode=_ALL)
     def load_checkpoint(self, *where: Any, **how: Any) -> None:

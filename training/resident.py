@@ -10,6 +10,7 @@ import os
 import sys
 from functools import partial
 
+from training import standing
 from training.job import TrainJob
 from training.process import run_job
 from training.run_epoch import InHand
@@ -21,9 +22,12 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints is no answer
     in_hand = InHand()
-    for line in sys.stdin:
-        code = run_job([line.strip()], TrainJob, partial(run_epoch, in_hand=in_hand))
-        print(code, file=answers, flush=True)
+    try:
+        for line in sys.stdin:
+            code = run_job([line.strip()], TrainJob, partial(run_epoch, in_hand=in_hand))
+            print(code, file=answers, flush=True)
+    finally:
+        standing.end()
 
 
 if __name__ == "__main__":

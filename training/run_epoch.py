@@ -6,6 +6,7 @@ can be trained the step is skipped (case O60): the result says so, with the coun
 went on from, and has no new `hf_path`.
 """
 
+import os
 import sys
 import time
 from collections import Counter
@@ -21,6 +22,7 @@ from proxy_addons import records
 from proxy_addons.errors import ConfigError
 from proxy_addons.packing import read_calls
 from training import main_ppo
+from training import standing
 from training.advantages import group_advantages
 from training.advantages import why_excluded
 from training.checkpoint import read_state
@@ -114,8 +116,12 @@ def run_epoch(job: TrainJob, in_hand: InHand | None = None) -> dict[str, Any]:
     if rows:
         if job.settings.trainer == "main_ppo":
             rewards = {rollout["rollout"]: rollout["reward"] for rollout in rollouts}
-            with _timed(seconds, "main_ppo"):
-                numbers, folder = main_ppo.update(job, rows, advantages, rewards)
+            try:
+                with _timed(seconds, "main_ppo"):
+                    numbers, folder = main_ppo.update(job, rows, advantages, rewards)
+            finally:
+                if in_hand is None:
+                    standing.end()
         else:
             numbers, folder = _update(job, rows, advantages, seconds, in_hand or InHand())
         result |= {**numbers, "checkpoint": str(folder), "hf_path": str(folder / "hf")}
@@ -231,4 +237,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    os.dup2(2, 1)  # Ray prints there what its processes say
     sys.exit(main(sys.argv[1:]))

@@ -82,7 +82,7 @@ def test_the_one_for_megatron_is_what_main_ppo_of_verl_takes(tmp_path: Path) -> 
         settings=settings,
     )
     row = Row("r", "g", [1, 2, 3], [0, 1, 1], [0.0, -1.0, -1.0], (0,), (0,))
-    written = verl_config(job, [[row]], Path("/recorded"), Path("/out"), Path("/ray"), "cuda")
+    written = verl_config(job, [[row]], Path("/recorded"), Path("/out"), "cuda")
     (tmp_path / "main_ppo.yaml").write_text(yaml.safe_dump(written))
 
     select_device("cpu")
