@@ -67,7 +67,7 @@ class Recorded:
     epoch: int
     folder: str
     """Where the Hugging Face folder goes."""
-    found: Mapping[str, Any] = field(default_factory=dict)
+    found: dict[str, Any] = field(default_factory=dict)
     """What is reported of the rows beside the steps' numbers."""
 
     def write(self, path: Path) -> None:
@@ -83,6 +83,8 @@ class Recorded:
 
 def check(settings: TrainSettings, base_model: Path) -> str:
     """The device to train on. Raises ConfigError if `main_ppo` cannot train `base_model` so, here."""
+    if settings.strategy == "megatron" and vision_of(base_model) is not None:
+        raise ConfigError(f"strategy: {base_model} sees images, which megatron is not given here; use fsdp2")
     if settings.strategy == "megatron" and importlib.util.find_spec("megatron") is None:
         raise ConfigError(
             "strategy: 'megatron' needs megatron-core and Megatron-Bridge, which are not installed here; install"
@@ -92,8 +94,6 @@ def check(settings: TrainSettings, base_model: Path) -> str:
         raise ConfigError(
             f"nodes: {settings.nodes} machines need a Ray cluster; start ray on them and set RAY_ADDRESS=HOST:PORT"
         )
-    if settings.strategy == "megatron" and vision_of(base_model) is not None:
-        raise ConfigError(f"strategy: {base_model} sees images, which megatron is not given here; use fsdp2")
     if settings.device != "auto":
         return settings.device
     return "cuda" if torch.cuda.is_available() else "cpu"

@@ -149,3 +149,9 @@ def test_what_is_not_there_is_said(
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(ConfigError, match=message):
         check(TrainSettings(trainer="main_ppo", **settings), save_policy(tmp_path / "base"))
+
+
+def test_images_are_not_for_megatron(tmp_path: Path) -> None:
+    settings = TrainSettings(trainer="main_ppo", strategy="megatron", dtype="bfloat16")
+    with pytest.raises(ConfigError, match="base sees images, which megatron is not given here; use fsdp2"):
+        check(settings, save_seeing_policy(tmp_path / "base"))
