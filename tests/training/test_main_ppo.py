@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,7 @@ def both(
     )
     ours = run_epoch(job)
     theirs = train(folder, recorded, folder / "theirs", resumes[1], **settings, trainer="main_ppo", processes=2)
-    assert not _of_ray()
+    assert not _of_ray(folder)
     assert theirs.keys() == ours.keys()
     for name in ours.keys() & NUMBERS:
         wanted = ours[name] if ours[name] is None else pytest.approx(ours[name], rel=near, abs=near / 100)
@@ -119,17 +120,18 @@ def _kill_one_that_has_begun(folder: Path, recorded: dict[str, Any], resume: str
     (folder / "job.json").write_text(json.dumps(job))
     command = [sys.executable, "-m", "training.run_epoch", str(folder / "job.json")]
     with subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}) as process:
-        while not any("raylet" in each.name() for each in _of_ray()):
+        while not any("raylet" in each.name() for each in _of_ray(folder)):
             assert process.poll() is None
             time.sleep(0.1)
         process.send_signal(signal.SIGKILL)
-    while _of_ray():
+    while _of_ray(folder):
         time.sleep(0.1)
 
 
-def _of_ray() -> list[psutil.Process]:
-    """Processes of a Ray that an update started."""
-    return [p for p in psutil.process_iter(["cmdline"]) if "openforge-ray-" in " ".join(p.info["cmdline"] or [])]
+def _of_ray(folder: Path) -> list[psutil.Process]:
+    """Processes of the Ray that an update of `folder`/theirs started; another test's may run beside it."""
+    name = f"openforge-ray-{sha256(bytes(folder / 'theirs')).hexdigest()[:12]}"
+    return [p for p in psutil.process_iter(["cmdline"]) if name in " ".join(p.info["cmdline"] or [])]
 
 
 def _length(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
