@@ -12,6 +12,7 @@ from tensordict import NonTensorData
 from tensordict import NonTensorStack
 from tensordict import TensorDict
 
+from training.job import TrainSettings
 from training.job import Weighting
 from training.losses import row_weights
 from training.rows import Row
@@ -64,6 +65,12 @@ def mini_batches(rows: Sequence[Row], count: int, order: random.Random) -> Itera
     order.shuffle(names)
     for first in range(min(count, len(names))):
         yield [row for name in names[first::count] for row in groups[name]]
+
+
+def steps_of(rows: Sequence[Row], settings: TrainSettings, seed: int, epoch: int) -> list[list[Row]]:
+    """The rows of each optimizer step of an update, in an order that (seed, epoch) draws."""
+    order = random.Random(f"{seed}/{epoch}")
+    return [part for _ in range(settings.ppo_epochs) for part in mini_batches(rows, settings.mini_batches, order)]
 
 
 def share(batch: TensorDict, rank: int, world: int) -> TensorDict:

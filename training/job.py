@@ -147,21 +147,6 @@ class Layout(Objective):
                     raise ValueError(
                         f"{name} {getattr(self, name)!r} needs veRL's trainer on Ray; set trainer main_ppo"
                     )
-        elif self.old_policy == "recomputed" or self.rollout_rs is not None:
-            raise ValueError(
-                "trainer main_ppo takes the recorded log-probabilities as they are: old_policy 'recomputed', rollout_is"
-                " and rollout_rs are not wired to it; leave them out or set trainer direct"
-            )
-        elif self.lora_rank and self.kl_coef and self.dtype == "bfloat16":
-            raise ValueError(
-                "lora_rank with kl_coef in bfloat16: veRL's main_ppo begins with a pass without the adapter, and"
-                " FSDP2 then takes no gradients of it; set dtype float32 or trainer direct"
-            )
-        elif self.reference_model is not None:
-            raise ValueError(
-                "reference_model: veRL's main_ppo makes its reference of the policy's own folder; leave it out, or set"
-                " trainer direct"
-            )
         sizes = self.tensor_parallel, self.pipeline_parallel, self.context_parallel
         gpus = self.nodes * self.processes
         if self.strategy == "fsdp2":

@@ -35,16 +35,17 @@ from verl.workers.utils.losses import sft_loss
 from verl.workers.utils.padding import no_padding_2_padding
 
 from proxy_addons.errors import ConfigError
-from training.batch import mini_batches
 from training.batch import rl_batch
 from training.batch import sft_batch
 from training.batch import share
+from training.batch import steps_of
 from training.job import TrainSettings
 from training.lora import merged
 from training.numbers import SUMS
 from training.numbers import step_numbers
 from training.numbers import summary
-from training.off_policy import correct
+from training.off_policy import settled
+from training.reference import reference_folder
 from training.rows import Row
 from training.vision import vision_of
 from training.worker_config import Schedule
@@ -118,14 +119,10 @@ class Learner:
         (`off_policy.correct`); where that rejected every row there is no step, and what is a mean is None.
         """
         seed_everything(seed, step)
-        order = random.Random(f"{seed}/{step}")
         rows, found = self._prepared(rows)
         self._worker.set_loss_fn(self.loss)
-        steps = [
-            self._optimize(self._batch(part, advantages))
-            for _ in range(self.settings.ppo_epochs)
-            for part in mini_batches(rows, self.settings.mini_batches, order)
-        ]
+        parts = steps_of(rows, self.settings, seed, step)
+        steps = [self._optimize(self._batch(part, advantages)) for part in parts]
         self._worker.engine.lr_scheduler_step()
         return summary(steps, self.settings) | found
 
@@ -137,14 +134,10 @@ class Learner:
 
     def _prepared(self, rows: Sequence[Row]) -> tuple[Sequence[Row], dict[str, Any]]:
         """The rows with what the loss needs to know of them before the first step, and what was found out."""
-        settings = self.settings
-        if settings.kl_coef:
+        if self.settings.kl_coef:
             scores = self._reference_log_probs(rows)
             rows = [replace(row, reference=own) for row, own in zip(rows, scores, strict=True)]
-        if settings.old_policy == "recorded" and settings.rollout_rs is None:
-            return rows, {}
-        rows, found = correct(rows, self.log_probs(rows), settings)
-        return rows, {"logprob_agreement": found.pop("logprob_agreement"), "off_policy": found}
+        return settled(rows, self.log_probs, self.settings)
 
     def _reference_log_probs(self, rows: Sequence[Row]) -> list[list[float]]:
         if self.settings.lora_rank and self.settings.reference_model is None:
@@ -155,14 +148,8 @@ class Learner:
 
     def _reference(self) -> "Learner":
         """The reference model, for as long as it is needed. Raises ConfigError if it cannot be that."""
-        folder = Path(self.settings.reference_model or self._model_dir)
-        if not (folder / "config.json").is_file():
-            raise ConfigError(f"reference_model: {folder} is no Hugging Face folder; it has no config.json")
-        reference = Learner(folder, self.settings.model_copy(update={"lora_rank": 0, "lora_alpha": None}))
-        ours, its = (each._worker.model_config.hf_config.get_text_config().vocab_size for each in (self, reference))
-        if ours != its:
-            raise ConfigError(f"reference_model: {folder} has {its} tokens and the policy {ours}; their ids must agree")
-        return reference
+        folder = reference_folder(self._model_dir, self.settings)
+        return Learner(folder, self.settings.model_copy(update={"lora_rank": 0, "lora_alpha": None}))
 
     def imitate(self, rows: Sequence[Row]) -> dict[str, float]:
         """One optimizer step of cross entropy on the rows' trained tokens; `loss` is its mean per token (nats), as

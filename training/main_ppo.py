@@ -12,10 +12,10 @@ import json
 import math
 import os
 import pickle
-import random
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ import yaml
 
 from proxy_addons.errors import ConfigError
 from training import standing
-from training.batch import mini_batches
+from training.batch import steps_of
 from training.checkpoint import begin
 from training.checkpoint import publish
 from training.job import TrainJob
@@ -33,6 +33,7 @@ from training.losses import actor_options
 from training.numbers import SUMS
 from training.numbers import step_numbers
 from training.numbers import summary
+from training.reference import reference_folder
 from training.rows import Row
 from training.verl_options import fsdp_options
 from training.verl_options import megatron_options
@@ -43,16 +44,24 @@ from training.vision import vision_of
 
 @dataclass(frozen=True)
 class Recorded:
-    """What one update trains on: the rows of each optimizer step, and by rollout its advantage and its reward."""
+    """What one update trains on: its rows, those of each optimizer step, and by rollout its advantage and its reward.
 
+    Before the first step the trainer writes it again, with the steps of what was not rejected (`off_policy.settled`).
+    """
+
+    rows: Sequence[Row]
     steps: Sequence[Sequence[Row]]
     advantages: Mapping[str, float]
     rewards: Mapping[str, float]
     settings: TrainSettings
     base_model: str
+    reference: str
     seed: int
+    epoch: int
     folder: str
     """Where the Hugging Face folder goes."""
+    found: dict[str, Any] = field(default_factory=dict)
+    """What is reported of the rows beside the steps' numbers."""
 
     def write(self, path: Path) -> None:
         """Write it for `read`."""
@@ -67,6 +76,8 @@ class Recorded:
 
 def check(settings: TrainSettings, base_model: Path) -> str:
     """The device to train on. Raises ConfigError if `main_ppo` cannot train `base_model` so, here."""
+    if settings.strategy == "megatron" and vision_of(base_model) is not None:
+        raise ConfigError(f"strategy: {base_model} sees images, which megatron is not given here; use fsdp2")
     if settings.strategy == "megatron" and importlib.util.find_spec("megatron") is None:
         raise ConfigError(
             "strategy: 'megatron' needs megatron-core and Megatron-Bridge, which are not installed here; install"
@@ -76,8 +87,6 @@ def check(settings: TrainSettings, base_model: Path) -> str:
         raise ConfigError(
             f"nodes: {settings.nodes} machines need a Ray cluster; start ray on them and set RAY_ADDRESS=HOST:PORT"
         )
-    if vision_of(base_model) is not None:
-        raise ConfigError(f"trainer: {base_model} sees images, which main_ppo is not given here; use trainer direct")
     if settings.device != "auto":
         return settings.device
     return "cuda" if torch.cuda.is_available() else "cpu"
@@ -94,15 +103,27 @@ def update(
     settings = job.settings
     base = Path(job.base_model).absolute()
     device = check(settings, base)
-    temperatures = {row.temperature for row in rows}
-    if len(temperatures) > 1:
-        raise ConfigError(f"trainer: main_ppo trains rows of one temperature, and these have {sorted(temperatures)}")
-    order = random.Random(f"{job.seed}/{job.epoch}")
-    steps = [part for _ in range(settings.ppo_epochs) for part in mini_batches(rows, settings.mini_batches, order)]
+    reference = reference_folder(base, settings).absolute()
+    temperatures = sorted({row.temperature for row in rows})
+    if settings.strategy == "megatron" and len(temperatures) > 1:
+        raise ConfigError(f"strategy: megatron trains rows of one temperature here, and these have {temperatures}")
+    steps = steps_of(rows, settings, job.seed, job.epoch)
     folder = begin(Path(job.checkpoint_dir).absolute(), job.epoch)
     folder.mkdir()
     recorded = folder / "recorded.pickle"
-    Recorded(steps, advantages, rewards, settings, str(base), job.seed, str(folder / "hf")).write(recorded)
+    given = Recorded(
+        rows=rows,
+        steps=steps,
+        advantages=advantages,
+        rewards=rewards,
+        settings=settings,
+        base_model=str(base),
+        reference=str(reference),
+        seed=job.seed,
+        epoch=job.epoch,
+        folder=str(folder / "hf"),
+    )
+    given.write(recorded)
     beside = Path(job.result).absolute().with_name
     config = beside("main_ppo.yaml")
     config.write_text(yaml.safe_dump(verl_config(job, steps, recorded, folder / "trainer", device), sort_keys=False))
@@ -110,8 +131,9 @@ def update(
     standing.connect(f"openforge-ray-{namespace}", settings, device)
     begins_as = _stands_as(job, Path(job.resume)) if job.resume else None
     standing.update(begins_as, config, beside("main_ppo.jsonl"), beside("main_ppo.log"))
+    made = Recorded.read(str(recorded))
     recorded.unlink()
-    numbers = summary(_steps(beside("main_ppo.jsonl"), steps, settings), settings)
+    numbers = summary(_steps(beside("main_ppo.jsonl"), made.steps, settings), settings) | made.found
     state = {"epoch": job.epoch, "seed": job.seed, "lora": settings.lora, **written_by(settings)}
     published = publish(folder, state, settings.keep_checkpoints)
     standing.keep(_stands_as(job, published))
@@ -136,6 +158,9 @@ def verl_config(
 ) -> dict[str, Any]:
     """veRL's configuration of the job, on top of that of its main_ppo."""
     settings = job.settings
+    # veRL gives a policy with an adapter no reference but itself without it: where there is to be another, the adapter
+    # is kept from it (`recorded.RecordedWorker` puts it on).
+    whole = settings.model_copy(update={"lora_rank": 0} if settings.reference_model else {})
     longest = max(settings.micro_batch_tokens, *(len(row.ids) for part in steps for row in part))
     before = _steps_before(job.resume)
     actor: dict[str, Any] = {
@@ -161,7 +186,7 @@ def verl_config(
             "_self_",
         ],
         "actor_rollout_ref": {
-            "model": model_options(Path(job.base_model).absolute(), settings),
+            "model": model_options(Path(job.base_model).absolute(), whole),
             "actor": actor,
             "ref": ref,
             "rollout": {

@@ -15,6 +15,7 @@ d_t = own_t - recorded_t over a row's trained tokens, by veRL's rollout correcti
 A rejected token becomes context: it is in no sum and no denominator (case O55).
 """
 
+from collections.abc import Callable
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -28,6 +29,17 @@ from training.rows import Row
 
 _REPORTED = ("kl", "k3_kl", "chi2_token", "rollout_is_mean", "rollout_is_max", "rollout_is_eff_sample_size")
 """Of veRL's numbers; KLs are of recorded over own, nats per token."""
+
+
+def settled(
+    rows: Sequence[Row], score: Callable[[Sequence[Row]], Sequence[Sequence[float]]], options: Objective
+) -> tuple[Sequence[Row], dict[str, Any]]:
+    """The rows as the loss is to take them, and what is reported of it; `score` gives the trainer's log-probability of
+    each token before the update, and is asked only where `options` need it."""
+    if options.old_policy == "recorded" and options.rollout_rs is None:
+        return rows, {}
+    rows, found = correct(rows, score(rows), options)
+    return rows, {"logprob_agreement": found.pop("logprob_agreement"), "off_policy": found}
 
 
 def correct(

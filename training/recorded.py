@@ -3,12 +3,16 @@
 One global step of veRL is one optimizer step of ours. veRL asks its agent-loop manager to generate a batch; ours
 (`RecordedManager`) puts that step's rows into TransferQueue instead, as `batch.rl_batch` makes them. From there veRL
 works as ever: it shares the rows among the ranks, takes their log-probabilities as the old policy (bypass mode), scores
-the reference, updates the actor, logs, saves. Left out is what the rows have already: rewards to advantages.
+the reference, updates the actor, logs, saves. Left out is what the rows have already: rewards to advantages, and what
+needs all of an update's rows to be scored before its first step (`off_policy`), which is done by then.
 
 Each process of veRL's imports this module with veRL (VERL_USE_EXTERNAL_MODULES), on a GPU as on a CPU.
 """
 
 from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +29,22 @@ from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.utils.seqlen_balancing import calculate_workload
 from verl.utils.seqlen_balancing import get_seqlen_balanced_partitions
 from verl.workers.engine_workers import ActorRolloutRefWorker
+from verl.workers.engine_workers import TrainingWorker
 from verl.workers.rollout.replica import RolloutReplica
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 
 from training.batch import filled
 from training.batch import rl_batch
+from training.batch import steps_of
 from training.checkpoint import opening
 from training.checkpoint import verify_folder
 from training.checkpoint import write_folder
 from training.checkpoint import write_published
 from training.cpu_platform import join_ray
 from training.main_ppo import Recorded
+from training.off_policy import settled
 from training.rows import Row
+from training.vision import vision_of
 
 _ALL: Any = Dispatch.ONE_TO_ALL  # type: ignore[attr-defined]  # veRL adds its names as it runs
 
@@ -82,8 +90,14 @@ class RecordedManager:
 
 def put(recorded: Recorded, rows: Sequence[Row], uid: str, partition: str, multiple: int) -> KVBatchMeta:
     """Put `rows` into TransferQueue, filled up to a `multiple` by rows with nothing to train; their keys, in order."""
-    batch = rl_batch(rows, recorded.advantages, recorded.settings.weighting)
-    del batch["temperature"]  # veRL passes it beside the rows
+    batch = rl_batch(rows, recorded.advantages, recorded.settings.weighting, vision_of(Path(recorded.base_model)))
+    del batch["temperature"]  # veRL passes one beside the rows
+    if len({row.temperature for row in recorded.rows}) > 1:
+        batch["temperatures"] = torch.tensor([row.temperature for row in rows])
+    if batch["position_ids"].dim() == 3:
+        # TransferQueue would take rows of one length, or a row alone, for ragged along the four positions of a token.
+        positions = [own.T.contiguous() for own in batch.pop("position_ids").unbind()]
+        batch["positions"] = torch.nested.as_nested_tensor(positions, layout=torch.jagged)
     lengths = batch["responses"].offsets().diff().tolist()
     rewards = [recorded.rewards[row.rollout] for row in rows]
     # Only veRL's own metrics read these: the rollout's reward at the end of each of its rows, and its calls.
@@ -114,6 +128,16 @@ def put(recorded: Recorded, rows: Sequence[Row], uid: str, partition: str, multi
     return KVBatchMeta(partition_id=partition, keys=keys, tags=tags)
 
 
+def taken(batch: TensorDict) -> TensorDict:
+    """The batch that `put` put into TransferQueue as `batch.rl_batch` made it."""
+    if "temperatures" in batch.keys():  # noqa: SIM118  # tensordict has no other `in`
+        batch["temperature"] = batch.pop("temperatures")
+    if "positions" in batch.keys():  # noqa: SIM118
+        own = batch.pop("positions")
+        batch["position_ids"] = torch.nested.nested_tensor_from_jagged(own.values().T, own.offsets(), jagged_dim=2)
+    return batch
+
+
 @register_trainer("recorded")
 class RecordedTrainer(PPOTrainer):
     """veRL's trainer without a rollout engine, fed by `RecordedManager`."""
@@ -139,6 +163,23 @@ class RecordedTrainer(PPOTrainer):
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
         self.role_worker_mapping = {role: ray.remote(RecordedWorker) for role in self.role_worker_mapping}
+
+    def on_init_end(self) -> None:
+        """Score the rows where that is wanted before the first step, and plan the steps of what is left of them."""
+        recorded = _recorded(self.config)
+        settings = recorded.settings
+        if settings.lora_rank and settings.kl_coef:
+            # FSDP2 settles in its first pass in which type gradients come. With the adapter off there would be none.
+            self._log_probs(recorded, [min(recorded.rows, key=lambda row: len(row.ids))])
+        rows, found = settled(recorded.rows, partial(self._log_probs, recorded), settings)
+        steps = steps_of(rows, settings, recorded.seed, recorded.epoch)
+        self.total_training_steps += len(steps) - len(recorded.steps)
+        replace(recorded, steps=steps, found=found).write(Path(self.config.data.train_files))
+
+    def on_train_end(self) -> None:
+        """There was no step, or veRL would not call this: every row was rejected. The weights are saved as they are."""
+        self.global_steps -= 1
+        self._save_checkpoint()
 
     def _balance_batch(
         self, batch: KVBatchMeta, metrics: dict[str, Any], logging_prefix: str = "", keep_minibatch: bool = False
@@ -166,20 +207,22 @@ class RecordedTrainer(PPOTrainer):
         Path(self.config.trainer.default_local_dir, f"global_step_{self.global_steps}", "data.pt").unlink()
         recorded = _recorded(self.config)
         base, folder = Path(recorded.base_model), Path(recorded.folder)
-        short = opening(recorded.steps[0][0], base)
-        scores = self._log_probs(recorded, short)
+        short = opening(recorded.rows[0], base)
+        (scores,) = self._log_probs(recorded, [short])
         self.actor_rollout_wg.export()
         verify_folder(folder, base, getattr(torch, recorded.settings.dtype), short, scores)
 
-    def _log_probs(self, recorded: Recorded, row: Row) -> list[float]:
-        """The trainer's log-probability of each token of `row`, all of which is scored, at temperature 1."""
-        batch = put(recorded, [row], "probe", "probe", self.resource_pool_manager.get_n_gpus())
-        batch.extra_info.update(compute_loss=False, temperature=1.0)
+    def _log_probs(self, recorded: Recorded, rows: Sequence[Row]) -> list[list[float]]:
+        """What `Learner.log_probs` gives, at the rows' own temperature."""
+        batch = put(recorded, rows, "probe", "probe", self.resource_pool_manager.get_n_gpus())
+        keys = batch.keys[: len(rows)]
+        batch = self._balance_batch(batch, {})
+        batch.extra_info.update(compute_loss=False, temperature=rows[0].temperature)
         self.actor_rollout_wg.compute_log_prob(batch)
-        found = tq.kv_batch_get(keys=batch.keys[:1], partition_id="probe", select_fields=["log_probs"])
+        found = tq.kv_batch_get(keys=keys, partition_id="probe", select_fields=["log_probs"])
         tq.kv_clear(keys=batch.keys, partition_id="probe")
         # veRL's entry i is about token i + 1.
-        return [0.0, *found["log_probs"].unbind()[0][:-1].tolist()]
+        return [[0.0, *values[:-1].tolist()] for values in found["log_probs"].unbind()]
 
     def on_step_end(self) -> None:
         """There is no rollout engine to give weights to."""
@@ -188,13 +231,31 @@ class RecordedTrainer(PPOTrainer):
         """Nor one to put to sleep."""
 
 
-class RecordedWorker(ActorRolloutRefWorker):
-    """veRL's worker with the loss of `training.learner`, which reports sums that can be added up exactly."""
+class RecordedTraining(TrainingWorker):
+    """veRL's worker of one model, with batches as `put` puts them."""
 
-    def __init__(self, config: Any, **more: Any) -> None:
+    def infer_batch(self, data: TensorDict) -> TensorDict:
+        return super().infer_batch(taken(data))
+
+    def train_mini_batch(self, data: TensorDict) -> TensorDict:
+        return super().train_mini_batch(taken(data))
+
+
+class RecordedWorker(ActorRolloutRefWorker):
+    """veRL's worker with the loss of `training.learner`, which reports sums that can be added up exactly, and with the
+    model of its role."""
+
+    actor_worker_cls = ref_worker_cls = RecordedTraining
+
+    def __init__(self, config: Any, role: str, **more: Any) -> None:
         join_ray()
         self._recorded = Recorded.read(config.rollout.custom.recorded)
-        super().__init__(config=config, **more)
+        config = deepcopy(config)  # of all roles in this process
+        if role == "ref":
+            config.model.path = self._recorded.reference
+        else:
+            config.model.lora_rank, config.model.lora_alpha = self._recorded.settings.lora
+        super().__init__(config=config, role=role, **more)
 
     @register(dispatch_mode=_ALL)
     def init_model(self) -> None:

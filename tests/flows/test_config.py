@@ -104,18 +104,6 @@ def test_a_loaded_config_loads_to_itself() -> None:
         ),
         ({"training": {"nodes": 2}}, "training: nodes 2 needs veRL's trainer on Ray; set trainer main_ppo."),
         (
-            {"training": {"trainer": "main_ppo", "old_policy": "recomputed"}},
-            "training: trainer main_ppo takes the recorded log-probabilities as they are: old_policy 'recomputed',",
-        ),
-        (
-            {"training": {"trainer": "main_ppo", "lora_rank": 4, "kl_coef": 0.1, "dtype": "bfloat16"}},
-            "training: lora_rank with kl_coef in bfloat16: veRL's main_ppo begins with a pass without the adapter,",
-        ),
-        (
-            {"training": {"trainer": "main_ppo", "kl_coef": 0.1, "reference_model": "base"}},
-            "training: reference_model: veRL's main_ppo makes its reference of the policy's own folder; leave it out,",
-        ),
-        (
             {"training": {"trainer": "main_ppo", "tensor_parallel": 2}},
             "training: tensor_, pipeline_, context_ and expert_parallel are Megatron's; set strategy megatron.",
         ),

@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +18,36 @@ from tests.support.policy import VOCAB
 from tests.support.policy import hf_log_probs
 
 
-def record(folder: Path, policy: Path, epoch: int, rewards: list[float | None]) -> dict[str, Any]:
-    """Two-turn rollouts, scored as the policy in `policy` would; returns what a job needs."""
-    rng = random.Random(epoch)
-    ended, paths = [], []
-    for sample, reward in enumerate(rewards):
-        rec = Recording(sample, epoch=epoch)
+def record(
+    folder: Path, policy: Path, epoch: int, rewards: list[float | None], *, tasks: str = "t", temperature: float = 1.0
+) -> dict[str, Any]:
+    """Two-turn rollouts of `tasks` in turn, scored as the policy in `policy` would; returns what a job needs.
+    `temperature` is that of every other one."""
+    rng, recordings = random.Random(epoch), []
+    for sample in range(len(rewards)):
+        rec, warmth = Recording(sample, tasks[sample % len(tasks)], epoch), 1.0 if sample % 2 else temperature
         prompt = [rng.randrange(VOCAB) for _ in range(8)]
         for turn in range(2):
             delta = prompt if turn == 0 else [rng.randrange(VOCAB) for _ in range(3)]
             sampled = [rng.randrange(VOCAB) for _ in range(4)]
             ids = [*(rec.texts[-1] if turn else []), *delta, *sampled]
-            scores = hf_log_probs(policy, ids)[-4:]
+            scores = hf_log_probs(policy, ids, warmth)[-4:]
             parent = turn - 1 if turn else None
-            rec.call(parent, delta, sampled, sampled_logprobs=scores, weight_version=epoch - 1)
-        paths.append(str(folder / f"{epoch}-{sample}.parquet"))
-        records.write(paths[-1], records.table(rec.calls, records.CALLS))
-        ended.append(rec.ended(reward))
+            sampling = json.dumps({"temperature": warmth})
+            rec.call(parent, delta, sampled, sampled_logprobs=scores, weight_version=epoch - 1, sampling=sampling)
+        recordings.append(rec)
+    return write_epoch(folder, recordings, rewards, epoch)
+
+
+def write_epoch(
+    folder: Path, recordings: list[Recording], rewards: Sequence[float | None], epoch: int = 1
+) -> dict[str, Any]:
+    """The rollouts on disk, their images in `folder`/images; returns what a job needs."""
+    paths = [str(folder / f"{epoch}-{sample}.parquet") for sample in range(len(recordings))]
+    for rec, path in zip(recordings, paths, strict=True):
+        records.write(path, records.table(rec.calls, records.CALLS))
     table = str(folder / f"rollouts-{epoch}.parquet")
+    ended = [rec.ended(reward) for rec, reward in zip(recordings, rewards, strict=True)]
     records.write(table, records.table(ended, records.ROLLOUTS))
     return {"calls": paths, "rollouts": table, "epoch": epoch, "weight_version": epoch - 1}
 

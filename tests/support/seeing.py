@@ -19,6 +19,7 @@ from transformers import Qwen3VLForConditionalGeneration
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from tasks.run import ROOT
+from tests.support.calls import Recording
 from training.rows import Row
 
 IMAGE, VIDEO, START, END, VOCAB = 60, 61, 62, 63, 64
@@ -88,6 +89,18 @@ def plain_log_probs(folder: Path, rows: list[Row]) -> list[list[float]]:
     )
     found: list[list[float]] = json.loads(told.stdout)
     return found
+
+
+def recorded(policy: Path, folder: Path, sample: int, *, lost: bool = False) -> Recording:
+    """Two turns of a rollout with a picture each. Its images lie in `folder`, but for the last one if it is `lost`."""
+    (one, shown), (two, shown_next) = paint(folder, 64, 96), paint(folder, 160, 32)
+    rec, opening, next_turn = Recording(sample), [1, *shown, 2], [3, *shown_next, 4]
+    row = Row("p", "p", [*opening, 10 + sample, 20, *next_turn, 30, 40 + sample], [], [], (0,), (0,), images=(one, two))
+    (scores,) = plain_log_probs(policy, [row])
+    names = [Path(one).name, "gone" if lost else Path(two).name]
+    rec.call(None, opening, row.ids[len(opening) :][:2], sampled_logprobs=scores[len(opening) :][:2], images=names[:1])
+    rec.call(0, next_turn, row.ids[-2:], sampled_logprobs=scores[-2:], images=names)
+    return rec
 
 
 def _scores(folder: Path, row: Row) -> list[float]:

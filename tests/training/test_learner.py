@@ -17,7 +17,10 @@ from tests.support.policy import make_learner
 from tests.support.policy import save_mixture
 from tests.support.policy import save_policy
 from tests.support.policy import whole
+from tests.support.seeing import save_seeing_policy
 from training.checkpoint import export
+from training.job import TrainSettings
+from training.reference import reference_folder
 from training.rows import Row
 
 if TYPE_CHECKING:
@@ -179,6 +182,12 @@ def test_a_reference_that_cannot_be_one_is_refused(folder: Path, tmp_path: Path)
     learner = make_learner(folder, kl_coef=0.5, reference_model=str(tmp_path))
     with pytest.raises(ConfigError, match=r"no Hugging Face folder; it has no config\.json"):
         learner.update(rows, {"a1": 1.0}, seed=0, step=0)
+
+
+def test_a_reference_that_sees_is_none_of_a_policy_that_does_not(folder: Path, tmp_path: Path) -> None:
+    settings = TrainSettings(kl_coef=0.5, reference_model=str(save_seeing_policy(tmp_path)))
+    with pytest.raises(ConfigError, match="and the policy must both see images, or neither"):
+        reference_folder(folder, settings)
 
 
 def test_an_older_versions_checkpoint_is_refused_and_nothing_of_it_is_loaded(

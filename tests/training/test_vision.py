@@ -10,9 +10,8 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from proxy_addons import records
-from tests.support.calls import Recording
 from tests.support.epochs import run_job
+from tests.support.epochs import write_epoch
 from tests.support.policy import make_learner
 from tests.support.policy import save_policy
 from tests.support.policy import whole
@@ -20,6 +19,7 @@ from tests.support.seeing import IMAGE
 from tests.support.seeing import START
 from tests.support.seeing import paint
 from tests.support.seeing import plain_log_probs
+from tests.support.seeing import recorded
 from tests.support.seeing import save_seeing_policy
 from training.checkpoint import export
 from training.rows import Row
@@ -136,18 +136,6 @@ def test_an_opening_has_no_part_of_an_image(folder: Path, rows: list[Row]) -> No
     assert vision.opening(rows[1], 2).ids == [5, 6]
 
 
-def recorded(policy: Path, folder: Path, sample: int) -> Recording:
-    """Two turns of a rollout with a picture each. Its images lie in `folder`."""
-    (one, shown), (two, shown_next) = paint(folder, 64, 96), paint(folder, 160, 32)
-    rec, opening, next_turn = Recording(sample), [1, *shown, 2], [3, *shown_next, 4]
-    row = Row("p", "p", [*opening, 10 + sample, 20, *next_turn, 30, 40 + sample], [], [], (0,), (0,), images=(one, two))
-    (scores,) = plain_log_probs(policy, [row])
-    names = [Path(one).name, Path(two).name]
-    rec.call(None, opening, row.ids[len(opening) :][:2], sampled_logprobs=scores[len(opening) :][:2], images=names[:1])
-    rec.call(0, next_turn, row.ids[-2:], sampled_logprobs=scores[-2:], images=names)
-    return rec
-
-
 def test_a_row_has_the_images_of_its_trained_calls_in_order(folder: Path, tmp_path: Path) -> None:
     rec, vision = recorded(folder, tmp_path / "images", 0), vision_of(folder)
     assert vision is not None
@@ -162,18 +150,9 @@ def test_a_row_has_the_images_of_its_trained_calls_in_order(folder: Path, tmp_pa
 
 def test_an_epoch_of_recorded_calls_with_images(folder: Path, tmp_path: Path) -> None:
     """The last rollout's picture is gone."""
-    recordings = [recorded(folder, tmp_path / "calls" / "images", sample) for sample in range(3)]
-    paths = [str(tmp_path / "calls" / f"{rec.rollout}.parquet") for rec in recordings]
-    for number, (rec, path) in enumerate(zip(recordings, paths, strict=True)):
-        lost = {"images": [rec.calls[0]["images"][0], "gone"]} if number == 2 else {}
-        records.write(path, records.table([rec.calls[0], rec.calls[1] | lost], records.CALLS))
-    ended = [rec.ended(reward) for rec, reward in zip(recordings, [1.0, 0.0, 0.5], strict=True)]
-    records.write(str(tmp_path / "rollouts.parquet"), records.table(ended, records.ROLLOUTS))
-    job = {
+    recordings = [recorded(folder, tmp_path / "images", sample, lost=sample == 2) for sample in range(3)]
+    job = write_epoch(tmp_path, recordings, [1.0, 0.0, 0.5]) | {
         "base_model": str(folder),
-        "epoch": 1,
-        "rollouts": str(tmp_path / "rollouts.parquet"),
-        "calls": paths,
         "checkpoint_dir": str(tmp_path / "ck"),
         "result": str(tmp_path / "result.json"),
         "settings": {"threads": 1, "device": "cpu", "learning_rate": 1e-2},
