@@ -104,7 +104,7 @@ def _master(host: str, port: int, egress_port: int | None, confdir: str, capture
     log = master.addons.chain
     # mitmproxy checks the types of its own requests and responses by exceptions, eight a call; their tracebacks hold on
     # to the body until the garbage collector comes.
-    http.MessageData.__post_init__ = lambda _: None
+    http.MessageData.__post_init__ = lambda _: None  # type: ignore[method-assign]
     master.addons = Addons(master)
     master.addons.add(
         *log,
