@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import FlowFilter
-from prefect.client.schemas.filters import FlowFilterName
+from prefect.client.schemas.filters import ArtifactFilter
+from prefect.client.schemas.filters import ArtifactFilterKey
 
 from flows.evaluate import evaluate
 from flows.evaluate import show
@@ -62,10 +62,11 @@ def test_a_second_call_runs_what_is_owed_and_compares(taken_up: Path) -> None:
 
 
 async def test_prefect_shows_the_tables(taken_up: Path) -> None:
+    ours = ["ev-results", "ev-comparison", "ev-report"]
     async with get_client() as client:
-        ours = FlowFilter(name=FlowFilterName(any_=[evaluate.name]))
-        found = {artifact.key: artifact for artifact in await client.read_artifacts(flow_filter=ours)}
-    assert {"ev-results", "ev-comparison", "ev-report"} <= found.keys()
+        filtered = await client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=ours)))
+    found = {artifact.key: artifact for artifact in filtered}
+    assert found.keys() == set(ours)
     assert "pass@2" in str(found["ev-results"].data)
 
 
