@@ -4,7 +4,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-MAKEFLAGS += --no-print-directory
+MAKEFLAGS += --no-print-directory -j3  # the environments and the harnesses are installed side by side
+SELF := $(MAKE)  # by a name that does not make `make -n` run it
 
 export DO_NOT_TRACK := 1
 PIP := -m pip --disable-pip-version-check install --quiet -c constraints.txt
@@ -14,8 +15,9 @@ HARNESSES := .openforge/harnesses
 # What proxy_addons imports, and what its tests do; the versions are in constraints.txt.
 PROXY_PACKAGES := aiohttp cachetools certifi fsspec httptools jinja2 mitmproxy numpy orjson pillow pyarrow renderers transformers uvloop zstandard
 PROXY_TESTS := httpx hypothesis pytest pytest-asyncio pytest-timeout pytest-xdist
-# Two files of tests at a time: most wait for processes that they started.
-PYTEST := -m pytest -q -n 2 --dist loadfile
+# More files of tests at a time than there may be cores: most wait for processes that they started. The order is that
+# of tests/conftest.py.
+PYTEST := -m pytest -q --dist loadfile --no-loadscope-reorder -n
 
 # The first interpreter of the wanted version: on PATH, or of pyenv. (A pyenv shim may be there and not work.)
 define find_python
@@ -31,7 +33,7 @@ find_python() {
 }
 endef
 
-.PHONY: help setup harnesses harnesses-all doctor train train-long evaluate sft curate stop test test-harnesses lint warm-start model-smollm2 engine-vllm bench-proxy bench-records soak-proxy bench-train bench-rollouts bench-chaos bench-overlap tasks-validate tasks-canaries tasks-list clean
+.PHONY: help setup harnesses harnesses-all doctor train train-long evaluate sft curate stop test test-proxy test-harnesses lint warm-start model-smollm2 engine-vllm bench-proxy bench-records soak-proxy bench-train bench-rollouts bench-chaos bench-overlap tasks-validate tasks-canaries tasks-list clean
 
 help:  ## list the chores
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -163,18 +165,20 @@ tasks-list: .venv/.ready  ## the task sets and what is missing for them; SETS="c
 stop:  ## end the Prefect server and worker that KEEP=1 left running
 	@.venv/bin/python -m flows.local_stack stop
 
-test: setup harnesses lint  ## lint, types and all tests, the proxy's on both Pythons
-	@if ! command -v containerd >/dev/null && [ $$(id -u) = 0 ] && command -v apt-get >/dev/null; then
+test: setup harnesses  ## lint, types and all tests, the proxy's on both Pythons
+	@MAKEFLAGS= $(SELF) --no-print-directory --output-sync lint test-proxy
+	if ! command -v containerd >/dev/null && [ $$(id -u) = 0 ] && command -v apt-get >/dev/null; then
 	    echo "test: installing containerd"
 	    apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends containerd \
 	        >/dev/null || echo "test: containerd cannot be installed here; the tests in real containers are skipped"
 	fi
-	if [ -x .venv-proxy/bin/python ]; then
-	    echo "test: the proxy on $$(.venv-proxy/bin/python --version)"
-	    .venv-proxy/bin/python $(PYTEST) tests/proxy_addons
-	fi
 	echo "test: everything on $$(.venv/bin/python --version)"
-	.venv/bin/python $(PYTEST)
+	.venv/bin/python $(PYTEST) 4
+
+test-proxy: .venv-proxy/.ready
+	@[ -x .venv-proxy/bin/python ] || exit 0
+	echo "test: the proxy on $$(.venv-proxy/bin/python --version)"
+	.venv-proxy/bin/python $(PYTEST) 2 tests/proxy_addons
 
 test-harnesses: setup harnesses-all  ## the tests with all real harnesses
 	@.venv/bin/python -m pytest -q tests/tasks/harnesses tests/cases/test_o78_*.py tests/cases/test_o80_*.py

@@ -6,10 +6,13 @@ from collections import Counter
 from dataclasses import dataclass
 from dataclasses import field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from proxy_addons.chain import Trajectory
 from proxy_addons.dialects.memory import Memory
 from proxy_addons.identity import Rollout
+
+if TYPE_CHECKING:  # it brings transformers, and a flow, which wants Limits only, has to start without
+    from proxy_addons.chain import Trajectory
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class LiveRollout:
     key: str
     limits: Limits
     ledger: Path
-    trajectory: Trajectory
+    trajectory: "Trajectory"
     allow_hosts: tuple[str, ...] = ()
     model_hosts: tuple[str, ...] = ()
     findings: set[str] = field(default_factory=set)

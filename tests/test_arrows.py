@@ -1,6 +1,8 @@
 """Imports between the rooms point one way: bench → flows → tasks → training → proxy_addons."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,12 @@ def test_no_import_against_the_arrows(file: Path) -> None:
 )
 def test_the_check_finds_what_it_looks_for(room: str, source: str, found: set[str]) -> None:
     assert against_the_arrows(room, source) == found
+
+
+def test_what_only_steers_starts_without_torch() -> None:
+    """To import it takes longer than all else that a flow imports."""
+    code = "import sys, flows.train, tasks.doctor.__main__; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=REPO).returncode == 0
 
 
 def test_every_room_is_looked_at() -> None:

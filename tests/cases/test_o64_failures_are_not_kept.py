@@ -5,14 +5,12 @@ import asyncio
 import importlib.util
 import inspect
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 from prefect import flow
-from prefect.testing.utilities import prefect_test_harness
 
 import flows.train
 from tasks import rollout as tries
@@ -23,13 +21,7 @@ from tests.support.stage import groups_of
 from tests.support.stage import session_in
 from tests.support.stage import solved
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def prefect_server() -> Iterator[None]:
-    with prefect_test_harness(server_startup_timeout=120):
-        yield
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.usefixtures("prefect_server")]
 
 
 def with_another_comment(tmp_path: Path) -> ModuleType:

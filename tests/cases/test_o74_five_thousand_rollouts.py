@@ -2,7 +2,6 @@
 asked and told grows with the groups and not with the rollouts. A real server and real files; what a try comes to is
 made up."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 from prefect import flow
 from prefect.client.base import PrefectHttpxAsyncClient
 from prefect.events.worker import EventsWorker
-from prefect.testing.utilities import prefect_test_harness
 
 from flows.train import run_stage
 from tasks import rollout as tries
@@ -21,15 +19,9 @@ from tests.support.stage import groups_of
 from tests.support.stage import session_in
 from tests.support.stage import solved
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.usefixtures("prefect_server")]
 
 GROUPS, SIZE, SLOTS = 10, 500, 32
-
-
-@pytest.fixture(scope="module", autouse=True)
-def prefect_server() -> Iterator[None]:
-    with prefect_test_harness(server_startup_timeout=120):
-        yield
 
 
 async def test_o74_bounded_and_the_servers_work_grows_with_the_groups(

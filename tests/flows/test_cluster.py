@@ -20,7 +20,6 @@ from typing import Any
 
 import pytest
 from prefect.settings import get_current_settings
-from prefect.testing.utilities import prefect_test_harness
 
 from flows import cluster as on_cluster
 from flows.config import RunConfig
@@ -129,8 +128,8 @@ class Finished:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def environment() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch, prefect_test_harness(server_startup_timeout=120):
+def environment(prefect_server: None) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
         port = free_port()
         patch.setattr(manifest, "PORT", port)
         patch.setattr("tasks.rollout.PROXY_URL", f"http://127.0.0.1:{port}")

@@ -9,14 +9,16 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter
+from prefect.client.schemas.filters import ArtifactFilterKey
+from prefect.client.schemas.filters import FlowFilter
+from prefect.client.schemas.filters import FlowFilterName
 from prefect.settings import PREFECT_API_URL
-from prefect.testing.utilities import prefect_test_harness
 
 from flows.curate import curate
 from flows.curate import evaluation_tasks
@@ -35,16 +37,10 @@ from tasks.run import load_tasks
 from tests.support.provider import provider
 from tests.tasks.adapters import checkout
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.usefixtures("prefect_server")]
 
 CONFIG: dict[str, Any] = {"run": "set", "proposals": 30, "concurrency": 3, "harnesses": ["codex"]}
 DRIVER = "import asyncio, json, sys; from flows.curate import curate; asyncio.run(curate(json.loads(sys.argv[1])))"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def prefect_server() -> Iterator[None]:
-    with prefect_test_harness(server_startup_timeout=120):
-        yield
 
 
 def given(runs: Path, **more: Any) -> dict[str, Any]:
@@ -122,10 +118,11 @@ def test_the_funnel_is_printed(finished: Path, capsys: pytest.CaptureFixture[str
 
 async def test_prefect_shows_the_stages_and_the_funnel(finished: Path) -> None:
     async with get_client() as client:
-        names = {found.name for found in await client.read_task_runs()}
-        keys = {artifact.key for artifact in await client.read_artifacts()}
+        ours = FlowFilter(name=FlowFilterName(any_=[curate.name]))
+        names = {each.name for each in await client.read_task_runs(flow_filter=ours)}
+        found = await client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=["set-funnel"])))
     assert {f"{stage}, round 0" for stage in ("propose", "prune", "build", "test")} <= names
-    assert "set-funnel" in keys
+    assert found
 
 
 def answer(instruction: str, test: str, solution: str = "echo 42 > answer.txt") -> str:

@@ -2,13 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prefect.client.orchestration import get_client
-from prefect.testing.utilities import prefect_test_harness
+from prefect.client.schemas.filters import ArtifactFilter
+from prefect.client.schemas.filters import ArtifactFilterKey
 
 from flows.evaluate import evaluate
 from flows.evaluate import show
@@ -17,15 +17,9 @@ from proxy_addons import records
 from proxy_addons.errors import ConfigError
 from tasks import evaluation
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.usefixtures("prefect_server")]
 
 CONFIG: dict[str, Any] = {"run": "ev", "policy": "perfect", "harnesses": ["codex"], "task_count": 2, "k": 2}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def prefect_server() -> Iterator[None]:
-    with prefect_test_harness(server_startup_timeout=120):
-        yield
 
 
 def run(runs: Path, **given: Any) -> Path:
@@ -68,9 +62,11 @@ def test_a_second_call_runs_what_is_owed_and_compares(taken_up: Path) -> None:
 
 
 async def test_prefect_shows_the_tables(taken_up: Path) -> None:
+    ours = ["ev-results", "ev-comparison", "ev-report"]
     async with get_client() as client:
-        found = {artifact.key: artifact for artifact in await client.read_artifacts()}
-    assert {"ev-results", "ev-comparison", "ev-report"} <= found.keys()
+        filtered = await client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=ours)))
+    found = {artifact.key: artifact for artifact in filtered}
+    assert found.keys() == set(ours)
     assert "pass@2" in str(found["ev-results"].data)
 
 

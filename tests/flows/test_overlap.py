@@ -10,7 +10,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter
 from prefect.client.schemas.filters import FlowRunFilterName
 from prefect.settings import get_current_settings
-from prefect.testing.utilities import prefect_test_harness
 
 from bench.scripted_run import Update
 from bench.scripted_run import run
@@ -146,12 +144,6 @@ SECONDS = {"quick": [0.2] * 3, "slow": [1.2] * 3, "uneven": [0.2, 0.3, 1.5]}
 
 def flow(test: Any) -> Any:
     return pytest.mark.slow(pytest.mark.timeout(400)(test))
-
-
-@pytest.fixture(scope="module")
-def prefect_server() -> Iterator[None]:
-    with prefect_test_harness(server_startup_timeout=120):
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -2,12 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect.testing.utilities import prefect_test_harness
 from safetensors.torch import load_file
 
 from flows.sft import sft
@@ -16,7 +14,7 @@ from flows.sft_config import load_sft_config
 from proxy_addons.errors import ConfigError
 from tasks.run import MODELS
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.usefixtures("prefect_server")]
 
 CONFIG: dict[str, Any] = {
     "run": "taught",
@@ -28,12 +26,6 @@ CONFIG: dict[str, Any] = {
     "keep": 1,
     "fit": {"passes": 1, "batch_rows": 2, "learning_rate": 1e-3, "device": "cpu"},
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def prefect_server() -> Iterator[None]:
-    with prefect_test_harness(server_startup_timeout=120):
-        yield
 
 
 def run(runs: Path, **given: Any) -> Path:

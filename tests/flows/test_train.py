@@ -12,14 +12,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from prefect.settings import get_current_settings
-from prefect.testing.utilities import prefect_test_harness
 
 from flows.config import RunConfig
 from flows.train import openforge
@@ -29,7 +27,7 @@ from proxy_addons.packing import read_calls
 from tasks.run import MODELS
 from tasks.run import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.usefixtures("prefect_server")]
 
 CONFIG: dict[str, Any] = {
     "run": "e2e",
@@ -45,12 +43,6 @@ WANTED = CONFIG["tasks_per_epoch"] * CONFIG["group_size"]
 
 def run_config(runs: Path, **given: Any) -> RunConfig:
     return RunConfig.model_validate(CONFIG | {"runs_dir": str(runs)} | given)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def prefect_server() -> Iterator[None]:
-    with prefect_test_harness(server_startup_timeout=120):
-        yield
 
 
 def kill_when(runs: Path, happened: Callable[[], bool]) -> None:
