@@ -26,6 +26,7 @@ from training.child import start_child
 from training.policy_server import DRAIN_S
 
 START_S = 180.0
+STARTS = 3
 _CAPABILITIES = TypeAdapter(list[Capability])
 
 
@@ -151,34 +152,42 @@ async def running_proxy(python: Path, engines: list[str], model: Path, log: Path
 
     Raises InfrastructureError if it does not come up.
     """
-    port, control, egress = free_ports(3)
-    token = secrets.token_urlsafe(32)
-    argv = [str(python), "-m", "proxy_addons", "--port", str(port), "--control-port", str(control)]
-    argv += ["--egress-port", str(egress)]
-    argv += ["--model", str(model.absolute()), *(f"--engine={url}" for url in engines)]
-    child = start_child(argv, log, env={**os.environ, "OPENFORGE_PROXY_TOKEN": token, "OMP_NUM_THREADS": "1"})
-    try:
-        async with httpx.AsyncClient(
-            base_url=f"http://127.0.0.1:{control}",
-            headers={"authorization": f"Bearer {token}"},
-            limits=httpx.Limits(max_connections=None),
-        ) as client:
-            await _healthy(client, child)
-            trusted = (await client.get("/trusted.pem")).raise_for_status().text
-            yield OwnProxy(("127.0.0.1", port), ("127.0.0.1", egress), trusted, str(log), client, child)
-    finally:
-        await asyncio.to_thread(child.stop)
+    for tries_left in reversed(range(STARTS)):
+        port, control, egress = free_ports(3)
+        token = secrets.token_urlsafe(32)
+        argv = [str(python), "-m", "proxy_addons", "--port", str(port), "--control-port", str(control)]
+        argv += ["--egress-port", str(egress)]
+        argv += ["--model", str(model.absolute()), *(f"--engine={url}" for url in engines)]
+        child = start_child(argv, log, env={**os.environ, "OPENFORGE_PROXY_TOKEN": token, "OMP_NUM_THREADS": "1"})
+        try:
+            async with httpx.AsyncClient(
+                base_url=f"http://127.0.0.1:{control}",
+                headers={"authorization": f"Bearer {token}"},
+                limits=httpx.Limits(max_connections=None),
+            ) as client:
+                try:
+                    trusted = await _healthy(client, child)
+                except InfrastructureError as error:
+                    # It takes seconds to start, in which another program may have taken one of its ports.
+                    if tries_left and "address already in use" in str(error):
+                        continue
+                    raise
+                yield OwnProxy(("127.0.0.1", port), ("127.0.0.1", egress), trusted, str(log), client, child)
+                return
+        finally:
+            await asyncio.to_thread(child.stop)
 
 
-async def _healthy(client: httpx.AsyncClient, child: Child) -> None:
+async def _healthy(client: httpx.AsyncClient, child: Child) -> str:
+    """The authorities that it trusts, once it is up. (It may answer and end, if a port is taken.)"""
     deadline = time.monotonic() + START_S
     while True:
         if not child.alive():
             raise InfrastructureError(f"the proxy ended while starting: {child.last_lines()}")
         try:
             (await client.get("/health")).raise_for_status()
-            return
-        except httpx.TransportError as error:
+            return (await client.get("/trusted.pem")).raise_for_status().text
+        except httpx.HTTPError as error:  # or another's proxy has the port, and refuses us
             if time.monotonic() > deadline:
                 raise InfrastructureError(
                     f"the proxy is not up after {START_S:.0f} s; its log is {child.log}"
