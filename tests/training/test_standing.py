@@ -79,6 +79,7 @@ def test_it_loads_once_and_begins_anew_from_the_checkpoint_where_it_must(tmp_pat
     first = resident.do(epochs[0], None)["checkpoint"]
     loaded = workers(resident.process.pid)
     assert len(loaded) == 1
+    assert {psutil.Process(pid).nice() for pid in loaded} == {os.nice(0)}  # what else runs must not starve it
     (base / "model.safetensors").rename(tmp_path / "hidden")  # there is nothing to load it from
     second = weights(resident.do(epochs[1], first))
     assert workers(resident.process.pid) == loaded
