@@ -5,6 +5,7 @@ end, whatever its exit code. `Lost` is never the policy's doing (case O44): a ne
 cluster says that no try can succeed, such as an image that does not exist (case O45).
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -152,8 +153,8 @@ def _read_waiting(status: dict[str, Any]) -> State | None:
             continue
         reason, message = waiting.get("reason", ""), waiting.get("message")
         words = _words(reason, message)
-        if reason == "InvalidImageName" or (reason in _PULLING and _is_wrong(reason, message)):
-            image = each.get("image", "")
+        image = each.get("image", "")
+        if reason == "InvalidImageName" or (reason in _PULLING and _is_wrong(reason, message, image)):
             return Lost(words if image in words else f"image {image}: {words}", hopeless=True)
         if reason in _MISCONFIGURED:
             return Waiting("config_s", words)
@@ -162,8 +163,12 @@ def _read_waiting(status: dict[str, Any]) -> State | None:
     return found
 
 
-def _is_wrong(reason: str, message: str | None) -> bool:
-    text = (message or "").lower()
+def _is_wrong(reason: str, message: str | None, image: str) -> bool:
+    # Without the names in it: a port, a digest or a repository can look like one of the words.
+    text = re.sub(r"\S*/\S*", " ", message or "")
+    if host := image.split("/")[0]:
+        text = text.replace(host, " ")
+    text = text.lower()
     if any(words in text for words in _PASSING):
         return False
     return reason == "ErrImageNeverPull" or any(words in text for words in _WRONG)

@@ -148,3 +148,16 @@ def test_gone() -> None:
     assert read(failed, running, False, True) == Lost("BackoffLimitExceeded: words")
     assert read({"status": {}}, None, True, False) == Lost("Deleted: somebody else deleted the Job")
     assert read({"status": {}}, pod(ended(3, "Error")), True, True) == Ended(3, False, "Error")
+
+
+def test_what_an_image_is_called_is_not_what_its_registry_says() -> None:
+    def told(image: str, message: str) -> State:
+        status = {"name": "agent", "image": image, "state": waiting("ErrImagePull", message)}
+        return read(None, {"metadata": {}, "status": {"containerStatuses": [status]}}, False, False)
+
+    port = "127.0.0.1:42945/task:1"
+    said = f'pull "{port}": pulling from host 127.0.0.1:42945 failed with status code [manifests 1]: 403 Forbidden'
+    assert told(port, said) == Lost(f"ErrImagePull: {said}", hopeless=True)
+    assert isinstance(told("timeout-task:1", "timeout-task:1: manifest unknown"), Lost)
+    assert isinstance(told("r.test/forbidden:1", 'resolve "r.test/forbidden:1": connection refused'), Waiting)
+    assert isinstance(told("", "manifest unknown"), Lost)
