@@ -1,5 +1,6 @@
 """Sandboxes for tests: the backends that this machine has, and a short way to run a shell line in one."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from tasks.sandboxes import Outcome
 from tasks.sandboxes import Sandbox
 from tasks.sandboxes import Spec
 from tasks.sandboxes import choose
+
+NAME = f"test-box-{os.getpid()}"  # other tests run beside these
 
 
 def here(name: str) -> Sandbox:
@@ -26,7 +29,7 @@ def spec(folder: Path, line: str, **fields: Any) -> Spec:
     for name in ("workspace", "home"):
         (folder / name).mkdir(exist_ok=True)
     given = {
-        "name": "test-box",
+        "name": NAME,
         "argv": ("bash", "-c", line),
         "env": {},
         "workspace": folder / "workspace",

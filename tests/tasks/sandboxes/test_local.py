@@ -14,6 +14,7 @@ import pytest
 from proxy_addons.errors import InfrastructureError
 from tasks.sandboxes import local
 from tests.tasks.boxes import BACKENDS
+from tests.tasks.boxes import NAME
 from tests.tasks.boxes import here
 from tests.tasks.boxes import shell
 from tests.tasks.boxes import spec
@@ -23,7 +24,7 @@ REPOSITORY = Path(__file__).parents[3]
 
 def ours() -> list[str]:
     """The boxes of these tests that are still there; another run's are none of our business."""
-    return [name for name, _ in local.boxes() if name in ("test-box", "dead-controller", "reaped")]
+    return [name for name, _ in local.boxes() if name in (NAME, "dead-controller", "reaped")]
 
 
 def running(mark: str) -> list[psutil.Process]:
@@ -196,7 +197,7 @@ async def test_program_that_cannot_be_executed(backend: str, tmp_path: Path) -> 
 
 @BACKENDS
 async def test_sandbox_that_cannot_be_built_is_ours(backend: str, tmp_path: Path) -> None:
-    with pytest.raises(InfrastructureError, match=r"sandbox test-box: it did not start .*missing"):
+    with pytest.raises(InfrastructureError, match=rf"sandbox {NAME}: it did not start .*missing"):
         await shell(here(backend), tmp_path, "true", binds_ro={"/opt/x": tmp_path / "missing"})
     assert not ours()
 
