@@ -24,18 +24,21 @@ class PlainTokenizer:
         self._core = tokenizer.backend_tokenizer
         self._core.encode_special_tokens = True
         self._tidy = tokenizer.decode if tokenizer.clean_up_tokenization_spaces else None
-        self._short = lru_cache(maxsize=512)(self._ids)
+        self._short = lru_cache(maxsize=512)(self._read)
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
         """The ids of `text`."""
-        return list(self._short(text)) if len(text) <= SHORT_TEXT else self._ids(text)
+        if len(text) <= SHORT_TEXT:
+            return list(self._short(text)[0])
+        (encoding,) = self._core.encode_batch_fast([text], add_special_tokens=False)  # without offsets, a fifth faster
+        return list(encoding.ids)
 
     def __call__(
         self, text: str, add_special_tokens: bool = False, return_offsets_mapping: bool = True
     ) -> dict[str, list[Any]]:
         """The ids of `text` and the span of characters that each stands for."""
-        encoding = self._core.encode(text, add_special_tokens=False)
-        return {"input_ids": encoding.ids, "offset_mapping": encoding.offsets}
+        ids, offsets = self._short(text) if len(text) <= SHORT_TEXT else self._read(text)
+        return {"input_ids": list(ids), "offset_mapping": list(offsets)}
 
     def decode(self, token_ids: int | Sequence[int], skip_special_tokens: bool = False) -> str:
         """The text of `token_ids`."""
@@ -44,10 +47,9 @@ class PlainTokenizer:
         ids = [token_ids] if isinstance(token_ids, int) else token_ids
         return str(self._core.decode(ids, skip_special_tokens=skip_special_tokens))
 
-    def _ids(self, text: str) -> list[int]:
-        (encoding,) = self._core.encode_batch_fast([text], add_special_tokens=False)  # without offsets, a fifth faster
-        ids: list[int] = encoding.ids
-        return ids
+    def _read(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        encoding = self._core.encode(text, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
 
 
 class IdsOnly:

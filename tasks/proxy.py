@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from typing import Any
 
 import httpx
 from pydantic import TypeAdapter
+from tenacity import AsyncRetrying
+from tenacity import retry_if_exception
+from tenacity import stop_after_attempt
 
 from proxy_addons.capability import Capability
 from proxy_addons.errors import InfrastructureError
@@ -152,30 +156,37 @@ async def running_proxy(python: Path, engines: list[str], model: Path, log: Path
 
     Raises InfrastructureError if it does not come up.
     """
-    for tries_left in reversed(range(STARTS)):
-        port, control, egress = free_ports(3)
-        token = secrets.token_urlsafe(32)
-        argv = [str(python), "-m", "proxy_addons", "--port", str(port), "--control-port", str(control)]
-        argv += ["--egress-port", str(egress)]
-        argv += ["--model", str(model.absolute()), *(f"--engine={url}" for url in engines)]
-        child = start_child(argv, log, env={**os.environ, "OPENFORGE_PROXY_TOKEN": token, "OMP_NUM_THREADS": "1"})
-        try:
-            async with httpx.AsyncClient(
-                base_url=f"http://127.0.0.1:{control}",
-                headers={"authorization": f"Bearer {token}"},
-                limits=httpx.Limits(max_connections=None),
-            ) as client:
-                try:
-                    trusted = await _healthy(client, child)
-                except InfrastructureError as error:
-                    # It takes seconds to start, in which another program may have taken one of its ports.
-                    if tries_left and "address already in use" in str(error):
-                        continue
-                    raise
-                yield OwnProxy(("127.0.0.1", port), ("127.0.0.1", egress), trusted, str(log), client, child)
-                return
-        finally:
-            await asyncio.to_thread(child.stop)
+    starts = AsyncRetrying(stop=stop_after_attempt(STARTS), retry=retry_if_exception(_lost_a_port), reraise=True)
+    async with AsyncExitStack() as stack:
+        async for start in starts:
+            with start:
+                proxy = await stack.enter_async_context(_process(python, engines, model, log))
+        yield proxy
+
+
+@asynccontextmanager
+async def _process(python: Path, engines: list[str], model: Path, log: Path) -> AsyncIterator[OwnProxy]:
+    port, control, egress = free_ports(3)
+    token = secrets.token_urlsafe(32)
+    argv = [str(python), "-m", "proxy_addons", "--port", str(port), "--control-port", str(control)]
+    argv += ["--egress-port", str(egress)]
+    argv += ["--model", str(model.absolute()), *(f"--engine={url}" for url in engines)]
+    child = start_child(argv, log, env={**os.environ, "OPENFORGE_PROXY_TOKEN": token, "OMP_NUM_THREADS": "1"})
+    try:
+        async with httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{control}",
+            headers={"authorization": f"Bearer {token}"},
+            limits=httpx.Limits(max_connections=None),
+        ) as client:
+            trusted = await _healthy(client, child)
+            yield OwnProxy(("127.0.0.1", port), ("127.0.0.1", egress), trusted, str(log), client, child)
+    finally:
+        await asyncio.to_thread(child.stop)
+
+
+def _lost_a_port(error: BaseException) -> bool:
+    """Whether another program took one of the proxy's ports in the seconds that it takes to start."""
+    return isinstance(error, InfrastructureError) and "address already in use" in str(error)
 
 
 async def _healthy(client: httpx.AsyncClient, child: Child) -> str:

@@ -127,8 +127,7 @@ def update(
     beside = Path(job.result).absolute().with_name
     config = beside("main_ppo.yaml")
     config.write_text(yaml.safe_dump(verl_config(job, steps, recorded, folder / "trainer", device), sort_keys=False))
-    namespace = hashlib.sha256(bytes(folder.parent)).hexdigest()[:12]  # the same one for the same run
-    standing.connect(f"openforge-ray-{namespace}", settings, device)
+    standing.connect(ray_namespace(folder.parent), settings, device)
     begins_as = _stands_as(job, Path(job.resume)) if job.resume else None
     standing.update(begins_as, config, beside("main_ppo.jsonl"), beside("main_ppo.log"))
     made = Recorded.read(str(recorded))
@@ -138,6 +137,11 @@ def update(
     published = publish(folder, state, settings.keep_checkpoints)
     standing.keep(_stands_as(job, published))
     return {"device": device, **numbers}, published
+
+
+def ray_namespace(checkpoints: Path) -> str:
+    """Where in Ray the trainer of the run with this folder of checkpoints stands."""
+    return f"openforge-ray-{hashlib.sha256(bytes(checkpoints)).hexdigest()[:12]}"
 
 
 def _stands_as(job: TrainJob, checkpoint: Path) -> str:

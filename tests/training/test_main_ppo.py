@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from tests.support.seeing import save_seeing_policy
 from training.job import TrainJob
 from training.job import TrainSettings
 from training.main_ppo import check
+from training.main_ppo import ray_namespace
 from training.run_epoch import run_epoch
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
@@ -130,7 +130,7 @@ def _kill_one_that_has_begun(folder: Path, recorded: dict[str, Any], resume: str
 
 def _of_ray(folder: Path) -> list[psutil.Process]:
     """Processes of the Ray that an update of `folder`/theirs started; another test's may run beside it."""
-    name = f"openforge-ray-{sha256(bytes(folder / 'theirs')).hexdigest()[:12]}"
+    name = ray_namespace(folder / "theirs")
     return [p for p in psutil.process_iter(["cmdline"]) if name in " ".join(p.info["cmdline"] or [])]
 
 
