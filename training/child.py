@@ -1,18 +1,30 @@
 """A child process that cannot outlive us: its own group, a log file, and the kernel's parent-death signal."""
 
 import contextlib
-import ctypes
 import os
 import random
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-_PR_SET_PDEATHSIG = 1
+# A program of its own, for a few milliseconds, and no `preexec_fn`: that would run in a fork of us, with the hooks that
+# libraries have for forks and without the threads that they count on. One of those crashed there.
+_DIE_WITH_PARENT = """\
+import ctypes, os, signal, sys
+PR_SET_PDEATHSIG = 1
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+if os.getppid() != int(sys.argv[1]):  # it died before the line above
+    sys.exit(1)
+try:
+    os.execvp(sys.argv[2], sys.argv[2:])
+except OSError as error:
+    sys.exit(f"{sys.argv[2]}: {error.strerror}")
+"""
 _PORTS = range(20_000, 32_768)
 """Below what Linux gives to connections: one of those could be taken again before a server listens there."""
 _CHANCE = random.SystemRandom()  # a run's seed must not choose them: its parts would try the same
@@ -57,24 +69,15 @@ def start_child(
     Call it from a thread that lives as long as the child should: the kernel's signal follows the thread.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    libc = ctypes.CDLL(None, use_errno=True)
-    parent = os.getpid()
-
-    def die_with_parent() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the line above
-            os._exit(1)
-
     with log.open("ab") as sink:
         process = subprocess.Popen(
-            argv,
+            [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *argv],
             stdin=subprocess.PIPE if talk else subprocess.DEVNULL,
             stdout=subprocess.PIPE if talk else sink,
             stderr=sink,
             env=dict(env),
             cwd=cwd,
             start_new_session=True,
-            preexec_fn=die_with_parent,
         )
     return Child(process, log)
 
