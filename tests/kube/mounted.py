@@ -1,5 +1,5 @@
-"""Pods as local processes that see their volumes where they mount them, by bubblewrap: what is written in files counts
-too. The rest of this machine stays as it is."""
+"""Pods as local processes that see their volumes where they mount them, and only each other, by bubblewrap: what is
+written in files counts too. The rest of this machine stays as it is."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,8 @@ class Mounted(Processes):
         for own in (ROOT, Path(sys.prefix)):  # the images' code and interpreter, also where a volume would hide them
             if any(str(own).startswith(path + "/") for path in seen):
                 argv += ["--ro-bind", str(own), str(own)]
-        argv += ["--chdir", inside.cwd or HOME, "--", *inside.argv]
+        # Processes of its own: what test.sh leaves running is looked for among all of them.
+        argv += ["--unshare-pid", "--as-pid-1", "--proc", "/proc", "--chdir", inside.cwd or HOME, "--", *inside.argv]
         return Command(argv, {"HOME": HOME} | inside.env, "/", inside.home)
 
     def _first(self, process: asyncio.subprocess.Process) -> int:

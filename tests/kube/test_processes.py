@@ -67,7 +67,7 @@ async def test_exit_code_and_log(k: Clients, code: int, phase: str) -> None:
 
 
 # A container's first process cannot kill itself.
-@pytest.mark.parametrize("c", ["processes", "mounted"], indirect=True)
+@pytest.mark.parametrize("c", ["processes"], indirect=True)
 async def test_a_signal_is_128_and_its_number(k: Clients) -> None:
     await start(k, shell("kill -KILL $$$$"))
     assert (await ended(k)).status.container_statuses[0].state.terminated.exit_code == 137
