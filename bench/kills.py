@@ -7,7 +7,6 @@ round, which then is a process like any other: `serve` itself, real sockets, a r
 import asyncio
 import contextlib
 import ctypes
-import gc
 import json
 import multiprocessing
 import os
@@ -40,8 +39,7 @@ _TRIES = 5
 _AT_A_TIME = 3
 
 _forks = multiprocessing.get_context("forkserver")
-_forks.set_forkserver_preload(["bench.kills", "renderers.gpt_oss"])  # the slowest of what a proxy imports later
-os.register_at_fork(before=gc.freeze)  # or the proxy's first collection copies all that it inherits
+_forks.set_forkserver_preload(["bench.fork_server"])
 
 
 def _serve(port: int, control_port: int, engine: str, model: Path, folder: Path) -> None:

@@ -10,6 +10,7 @@ import psutil
 
 from training.child import start_child
 
+ROOT = Path(__file__).parents[2]
 PARENT = """\
 import os, sys, time
 from pathlib import Path
@@ -24,7 +25,7 @@ time.sleep(60)
 
 def test_it_dies_with_its_parent_and_is_no_fork_of_it(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", PARENT, str(tmp_path / "log")]
-    parent = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": os.getcwd()})
+    parent = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert parent.stdout is not None
     child = psutil.Process(int(parent.stdout.readline()))
     while child.cmdline() != ["sleep", "98774"]:
