@@ -90,10 +90,8 @@ async def _listens(proxy: Forked, session: aiohttp.ClientSession) -> bool:
     while proxy.process.is_alive() and time.monotonic() < deadline:
         with contextlib.suppress(aiohttp.ClientError):
             async with session.get(f"{proxy.control}/health", headers=control_headers()) as answer:
-                await answer.read()
-            async with session.get(f"http://127.0.0.1:{proxy.port}/") as answer:
-                await answer.read()
-            return True
+                if answer.ok:
+                    return True
         await asyncio.sleep(0.01)
     return False
 

@@ -50,6 +50,19 @@ IDLE_TIMEOUT_S = 3600
 PROBE = Message("user", "Write one line about the weather, in any language, and then stop.")
 
 
+class Started:
+    """mitmproxy's hook for the moment when all its ports are open."""
+
+    def __init__(self, control: Control, line: str) -> None:
+        self._control = control
+        self._line = line
+
+    def running(self) -> None:
+        """Say so, on standard output and by the control port."""
+        self._control.listening = True
+        print(self._line, flush=True)
+
+
 async def serve(
     port: int,
     control_port: int,
@@ -85,7 +98,7 @@ async def serve(
         gc.freeze()  # what is loaded now stays: the collector need not look at it again and again
         gc.set_threshold(5_000, 20)  # a call makes hundreds of objects that are gone with it
         egress = f", as an HTTP proxy on {host}:{egress_port}" if egress_port else ""
-        print(f"proxy: listening on {host}:{port}{egress}", flush=True)
+        master.addons.add(Started(control, f"proxy: listening on {host}:{port}{egress}"))
         await master.run()
     ledger.stop()
 

@@ -77,6 +77,7 @@ class Control:
         trusted: Path,
     ) -> None:
         """`template` is what `stability.describe` told of the rendering, `trusted` what sandboxes must trust (PEM)."""
+        self.listening = False  # set once the harnesses' ports are open
         self._live = live
         self._kept: dict[str, LiveRollout] = {}
         self._ledger = ledger
@@ -117,6 +118,8 @@ class Control:
         return cast(Middleware, authenticate)
 
     async def _health(self, _: web.Request) -> web.Response:
+        if not self.listening:  # or never: another program may have a port
+            return web.json_response({"error": "the proxy is starting"}, status=503)
         return web.json_response({"rollouts": len(self._live)})
 
     async def _capability(self, http: web.Request) -> web.Response:

@@ -190,7 +190,7 @@ def _lost_a_port(error: BaseException) -> bool:
 
 
 async def _healthy(client: httpx.AsyncClient, child: Child) -> str:
-    """The authorities that it trusts, once it is up. (It may answer and end, if a port is taken.)"""
+    """The authorities that it trusts, once all its ports are open."""
     deadline = time.monotonic() + START_S
     while True:
         if not child.alive():

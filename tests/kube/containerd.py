@@ -20,6 +20,7 @@ from collections.abc import Awaitable
 from collections.abc import Callable
 from collections.abc import Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ class Containerd:
 
 
 async def stubborn(call: Callable[[Any], Awaitable[Any]], request: Any) -> None:
-    """Ask until it is done, as a kubelet does: a container that ends just now makes stopping it an error."""
+    """Ask until it is done, as a kubelet does: what just begins or ends answers with an error."""
     async with asyncio.timeout(20):
         while True:
             try:
@@ -140,7 +141,7 @@ async def _ready(daemon: Containerd) -> None:
     async with asyncio.timeout(20):
         while not (daemon.folder / "socket").exists():  # asked before, gRPC would wait a second to ask again
             await asyncio.sleep(0.01)
-        await daemon.runtime.Version(cri.VersionRequest(), wait_for_ready=True)
+    await stubborn(partial(daemon.runtime.Version, wait_for_ready=True), cri.VersionRequest())  # it answers too early
 
 
 async def _known(daemon: Containerd, name: str) -> None:

@@ -87,25 +87,13 @@ async def recording(
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{control_port}", headers=headers, timeout=20) as control:
         while True:
             try:
-                await control.get("/health")
+                (await control.get("/health")).raise_for_status()
                 break
-            except httpx.TransportError:
+            except httpx.HTTPError:
                 assert not server.done(), server
                 await asyncio.sleep(0.02)
         try:
-            await _listening(port)
-            await _listening(egress)
             yield Recording(port, egress, control, folder)
         finally:
             server.cancel()
             await asyncio.gather(server, return_exceptions=True)
-
-
-async def _listening(port: int) -> None:
-    while True:
-        try:
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.close()
-            return
-        except ConnectionError:
-            await asyncio.sleep(0.02)
