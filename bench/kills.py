@@ -90,8 +90,10 @@ async def _listens(proxy: Forked, session: aiohttp.ClientSession) -> bool:
     while proxy.process.is_alive() and time.monotonic() < deadline:
         with contextlib.suppress(aiohttp.ClientError):
             async with session.get(f"{proxy.control}/health", headers=control_headers()) as answer:
-                if answer.ok:
-                    return True
+                answer.raise_for_status()
+            async with session.get(f"http://127.0.0.1:{proxy.port}/") as answer:  # the control port may be another's
+                await answer.read()
+            return True
         await asyncio.sleep(0.01)
     return False
 
