@@ -180,7 +180,9 @@ class RolloutConfig(Part):
     benchmark: Choices = CHOICES
 
     model: str = Field(default="tiny", min_length=1, description="tiny, smollm2, or a Hugging Face model folder")
-    engine: Literal["embedded", "vllm"] = Field(default="embedded", description="policy server")
+    engine: Literal["embedded", "vllm", "hybrid"] = Field(
+        default="embedded", description="policy server; hybrid: the trainer serves what it trains, between its updates"
+    )
     engine_replicas: int = Field(
         default=1, ge=1, le=64, description="policy servers with the same weights; a rollout stays with one"
     )
@@ -211,6 +213,12 @@ class RolloutConfig(Part):
         default=None, description="the model that judges tasks with a rubric, refused without one, and a benchmark's"
     )
     kubernetes: KubernetesConfig = KubernetesConfig()
+
+    @model_validator(mode="after")
+    def _engine_is_there(self) -> Self:
+        if self.engine == "hybrid" and not isinstance(self, RunConfig):
+            raise ValueError("engine: hybrid is a trainer that serves, and nothing is trained here; use vllm")
+        return self
 
     @model_validator(mode="after")
     def _cut_is_kept_here(self) -> Self:
@@ -274,7 +282,28 @@ class RunConfig(RolloutConfig):
         gt=0,
         description="seconds that a group's slower half may take longer; then they are ended, without a reward",
     )
+    engine_gpus: int = Field(default=1, ge=1, description="GPUs that share a replica of the policy; hybrid only")
     training: TrainingConfig = TrainingConfig()
+
+    @model_validator(mode="after")
+    def _hybrid_is_possible(self) -> "RunConfig":
+        if self.engine != "hybrid":
+            if self.engine_gpus != 1:
+                raise ValueError(f"engine_gpus: {self.engine_gpus} is for engine hybrid; leave it out")
+            return self
+        for field, value, needed in (
+            ("training.trainer", self.training.trainer, "main_ppo"),
+            ("mode", self.mode, "sync"),
+            ("profile", self.profile, "local"),
+            ("engine_replicas", self.engine_replicas, 1),
+            ("training.lora_rank", self.training.lora_rank, 0),
+        ):
+            if value != needed:
+                raise ValueError(
+                    f"engine: hybrid, the trainer's own replicas on the trainer's own GPUs, needs {field} {needed!r},"
+                    f" and it is {value!r}"
+                )
+        return self
 
     @model_validator(mode="after")
     def _overlap_is_possible(self) -> "RunConfig":

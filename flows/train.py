@@ -74,6 +74,7 @@ from tasks.slots import Slots
 from tasks.stand_in import StandIn
 from tasks.taskset import Task as LearnTask
 from tasks.update import Trainer
+from tasks.update import serving
 from tasks.update import train
 from training.policy_server import PolicyServer
 from training.policy_server import running_policy_server
@@ -178,11 +179,11 @@ async def open_session(config: Config, stand_in: StandIn | None = None) -> Async
         stack.enter_context(held(run))
         for leftover in await asyncio.to_thread(sandbox.reap, f"{name}-e"):
             log.warning("ended %s, left running by an execution of this run that died", leftover)
+        trainer = Trainer(run.path / "logs" / "train.log")
+        stack.callback(trainer.stop)
         with stage(run.path, "serve", 0):
             policies, proxy = await stack.enter_async_context(
-                cluster.attached(config, name, base)
-                if on_cluster
-                else _serving(config, base, run.path / "logs", stand_in)
+                cluster.attached(config, name, base) if on_cluster else _serving(config, base, run, stand_in, trainer)
             )
             if not stand_in:
                 await check_engines(proxy, run.path, config.temperature, config.max_model_len)
@@ -215,28 +216,38 @@ async def open_session(config: Config, stand_in: StandIn | None = None) -> Async
             versions=versions,
             continue_cut=config.continue_cut,
         )
-        trainer = Trainer(run.path / "logs" / "train.log")
-        stack.callback(trainer.stop)
         yield Session(config, name, run, tasks, chosen, base, policies, arena, trainer)
 
 
 @contextlib.asynccontextmanager
 async def _serving(
-    config: RolloutConfig, base: Path, logs: Path, stand_in: StandIn | None
+    config: RolloutConfig, base: Path, run: RunFolder, stand_in: StandIn | None, trainer: Trainer
 ) -> AsyncIterator[cluster.Serving]:
     """Policy servers, or what stands in for them, and a proxy on this machine, for the time of the block."""
+    logs = run.path / "logs"
+    policies: list[PolicyServer] = []
     async with contextlib.AsyncExitStack() as stack:
-        policies = [
-            await stack.enter_async_context(running_policy_server(config.engine, base, log, config.max_model_len))
-            for log in (logs / f"policy-{number}.log" for number in range(0 if stand_in else config.engine_replicas))
-        ]
-        urls = [policy.url for policy in policies]
         if stand_in:
-            urls.append(await stack.enter_async_context(stand_in(base, logs / "policy-0.log")))
+            urls = [await stack.enter_async_context(stand_in(base, logs / "policy-0.log"))]
+        else:
+            if isinstance(config, RunConfig) and config.engine == "hybrid":
+                given = run, base, config.epochs, config.seed, train_settings(config), trainer
+                policies = await stack.enter_async_context(serving(*given))
+            else:
+                for log in (logs / f"policy-{number}.log" for number in range(config.engine_replicas)):
+                    server = running_policy_server(config.engine, base, log, config.max_model_len)
+                    policies.append(await stack.enter_async_context(server))
+            urls = [policy.url for policy in policies]
         yield (
             policies,
             await stack.enter_async_context(running_proxy(proxy_python(ROOT), urls, base, logs / "proxy.log")),
         )
+
+
+def train_settings(config: RunConfig) -> dict[str, Any]:
+    """What a training process is told of the run."""
+    served = {"served_len": config.max_model_len, "served_gpus": config.engine_gpus}
+    return config.training.model_dump() | (served if config.engine == "hybrid" else {})
 
 
 async def overlapped(session: Session[RunConfig], first: int, log: Callable[[int], None]) -> None:
@@ -288,8 +299,10 @@ async def evaluate(session: Session[RunConfig], when: str, epoch: int) -> None:
         config.heldout_tasks,
         config.heldout_samples,
     )
-    await publish(session, epoch)
     folder = session.run.path / f"eval-{when}"
+    tries = session.arena.tries
+    if await asyncio.to_thread(lambda: any(owed(folder, group, tries) for group in groups)):
+        await publish(session, epoch)
     rows = await run_stage(session, folder, groups, f"evaluate_{when}", epoch)
     await asyncio.to_thread(keep_best, session.run, epoch, success(rows))
 
@@ -351,7 +364,7 @@ async def update(session: Session[RunConfig], epoch: int) -> None:
         refresh_cache=True,
     )
     async def train_epoch(run: str, epoch: int) -> dict[str, Any]:
-        settings = config.training.model_dump()
+        settings = train_settings(config)
         return await train(session.run, session.base_model, epoch, config.seed, settings, session.trainer)
 
     with stage(session.run.path, "train", epoch):

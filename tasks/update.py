@@ -5,6 +5,9 @@ import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +20,13 @@ from training.child import Child
 from training.child import free_port
 from training.child import start_child
 from training.job import EXIT_CODES
+from training.job import ServeJob
 from training.job import TrainJob
 from training.job import TrainSettings
+from training.policy_server import BF16_TOLERANCE
+from training.policy_server import TOLERANCE
+from training.policy_server import PolicyServer
+from training.policy_server import attached_policy_server
 
 END_S = 10.0
 """How long a training process may take to end what it started."""
@@ -26,17 +34,27 @@ END_S = 10.0
 
 class Trainer:
     """The training processes of a run, mostly one. They start with the first job and stay for the next, so that veRL is
-    imported and the model loaded once; if a job ends one of them, the next job starts anew, from the checkpoint."""
+    imported and the model loaded once; if a job ends one of them, the next job starts anew, from the checkpoint.
+
+    `first` is the file of the `ServeJob` that new processes do before any other, if the trainer serves the policy."""
 
     def __init__(self, log: Path) -> None:
         self.log = log
+        self.first: Path | None = None
         self._children: list[Child] = []
 
-    async def do(self, job: Path, processes: int = 1) -> None:
-        """Do the `TrainJob` in the file `job`. Raises the failure class of its exit code, with its last line."""
+    async def do(self, job: Path | None = None, processes: int = 1) -> None:
+        """Do the `TrainJob` in the file `job`; None: only what new processes do first. Raises the failure class of the
+        exit code, with its last line."""
         if len(self._children) != processes or not all(child.alive() for child in self._children):
             self.stop()
             self._children = [self._start(rank, env) for rank, env in enumerate(_ranks(processes))]
+            if self.first:
+                await self._ask(self.first)
+        if job:
+            await self._ask(job)
+
+    async def _ask(self, job: Path) -> None:
         asked = {asyncio.ensure_future(asyncio.to_thread(_ask, child, job)): child for child in self._children}
         try:
             waiting = set(asked)
@@ -90,6 +108,43 @@ def _ask(child: Child, job: Path) -> int | None:
         return None
     line = child.process.stdout.readline()
     return int(line) if line else None
+
+
+@asynccontextmanager
+async def serving(
+    run: RunFolder, base_model: Path, epochs: int, seed: int, settings: dict[str, Any], trainer: Trainer
+) -> AsyncIterator[list[PolicyServer]]:
+    """The policy servers that the trainer's replicas are, for the time of the block. They begin with the newest weights
+    of the run's `epochs`, and which those are nobody has said before the first `reload`.
+
+    Raises ConfigError or InfrastructureError with the trainer's own line.
+    """
+    _, version = run.weights(epochs, base_model)
+    newest = run.train_result(version) if version else None
+    begins = TrainJob(
+        base_model=str(base_model),
+        resume=newest["checkpoint"] if newest else None,
+        epoch=version,
+        seed=seed,
+        weight_version=version,
+        rollouts="",
+        calls=(),
+        checkpoint_dir=str(run.path / "checkpoints"),
+        result=str(run.path / "serving" / "result.json"),
+        settings=TrainSettings(**settings),
+    )
+    job = ServeJob(port=free_port(), begins=begins)
+    trainer.first = run.path / "serving" / "job.json"
+    trainer.first.parent.mkdir(exist_ok=True)
+    trainer.first.write_text(job.model_dump_json(indent=1))
+    await trainer.do()
+    tolerance = TOLERANCE if begins.settings.dtype == "float32" else BF16_TOLERANCE
+    async with AsyncExitStack() as stack:
+        urls = [f"http://127.0.0.1:{job.port}/{number}" for number in range(begins.settings.replicas)]
+        yield [
+            await stack.enter_async_context(attached_policy_server(url, base_model, tolerance=tolerance))
+            for url in urls
+        ]
 
 
 async def train(

@@ -193,6 +193,15 @@ class TrainSettings(Layout):
     keep_checkpoints: int = Field(default=2, ge=1)
     threads: int = Field(default=2, ge=1)
     """CPU threads. A resumed run is bit-identical only with the same number."""
+    served_len: int | None = Field(default=None, ge=2)
+    """The trainer (main_ppo) serves the policy too, with contexts of up to so many tokens; null: it does not."""
+    served_gpus: int = Field(default=1, ge=1)
+    """GPUs that share one replica of the served policy."""
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas of the policy the trainer serves, where it does."""
+        return self.nodes * self.processes // self.served_gpus
 
 
 class TrainJob(_Frozen):
@@ -214,6 +223,15 @@ class TrainJob(_Frozen):
     result: str
     """Where RESULT.json goes."""
     settings: TrainSettings = TrainSettings()
+
+
+class ServeJob(_Frozen):
+    """Serve the policy from the trainer, before its first update and after each."""
+
+    port: int
+    """On loopback, where replica N of the policy answers below `/N` (`training.front`)."""
+    begins: TrainJob
+    """What the trainer begins as. It has no rows."""
 
 
 class SftSettings(TrainSettings):

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
 from pathlib import Path
+from typing import TYPE_CHECKING
 from typing import Any
 
 import torch
@@ -40,6 +41,9 @@ from training.verl_options import megatron_options
 from training.verl_options import model_options
 from training.verl_options import optimizer_options
 from training.vision import vision_of
+
+if TYPE_CHECKING:
+    from training.front import Front
 
 
 @dataclass(frozen=True)
@@ -87,18 +91,43 @@ def check(settings: TrainSettings, base_model: Path) -> str:
         raise ConfigError(
             f"nodes: {settings.nodes} machines need a Ray cluster; start ray on them and set RAY_ADDRESS=HOST:PORT"
         )
-    if settings.device != "auto":
-        return settings.device
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    device = settings.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if settings.served_len:
+        _check_serving(settings, base_model, device)
+    return device
+
+
+def _check_serving(settings: TrainSettings, base_model: Path, device: str) -> None:
+    """Raise ConfigError if the trainer cannot serve what it trains."""
+    if vision_of(base_model) is not None:
+        raise ConfigError(f"engine: hybrid serves no images, which {base_model} sees; use vllm")
+    if device == "cuda" and importlib.util.find_spec("vllm") is None:
+        raise ConfigError(
+            "engine: hybrid needs vllm in the trainer's Python, beside verl; install it there or use vllm"
+        )
+    if device == "cpu" and settings.served_gpus > 1:
+        raise ConfigError(f"engine_gpus: {settings.served_gpus} GPUs to a replica, and device is cpu; make it 1")
+    if settings.nodes * settings.processes % settings.served_gpus:
+        raise ConfigError(
+            f"engine_gpus: {settings.nodes * settings.processes} GPUs (nodes × processes) are not whole replicas of"
+            f" {settings.served_gpus}"
+        )
 
 
 def update(
-    job: TrainJob, rows: Sequence[Row], advantages: Mapping[str, float], rewards: Mapping[str, float]
+    job: TrainJob,
+    rows: Sequence[Row],
+    advantages: Mapping[str, float],
+    rewards: Mapping[str, float],
+    front: "Front | None" = None,
 ) -> tuple[dict[str, Any], Path]:
     """What `Learner.update` and `checkpoint.save_checkpoint` do, by veRL's trainer: the numbers and the checkpoint.
 
-    veRL's configuration, log and metrics lie beside the result, as `main_ppo.*`. Raises ConfigError if it cannot be
-    done and InfrastructureError if it failed.
+    veRL's configuration, log and metrics lie beside the result, as `main_ppo.*`. `front` is where the trainer serves
+    the policy, which it does not from here on. Raises ConfigError if it cannot be done and InfrastructureError if it
+    failed.
     """
     settings = job.settings
     base = Path(job.base_model).absolute()
@@ -128,15 +157,49 @@ def update(
     config = beside("main_ppo.yaml")
     config.write_text(yaml.safe_dump(verl_config(job, steps, recorded, folder / "trainer", device), sort_keys=False))
     standing.connect(ray_namespace(folder.parent), settings, device)
-    begins_as = _stands_as(job, Path(job.resume)) if job.resume else None
-    standing.update(begins_as, config, beside("main_ppo.jsonl"), beside("main_ppo.log"))
+    if front:
+        front.rest()
+    standing.update(_stands_as(job, job.resume), config, beside("main_ppo.jsonl"), beside("main_ppo.log"))
     made = Recorded.read(str(recorded))
     recorded.unlink()
     numbers = summary(_steps(beside("main_ppo.jsonl"), made.steps, settings), settings) | made.found
     state = {"epoch": job.epoch, "seed": job.seed, "lora": settings.lora, **written_by(settings)}
     published = publish(folder, state, settings.keep_checkpoints)
-    standing.keep(_stands_as(job, published))
+    standing.keep(_stands_as(job, str(published)))
     return {"device": device, **numbers}, published
+
+
+def serve(job: TrainJob) -> list[Any]:
+    """Have the trainer serve the weights that `job` begins from: the handles of its replicas, in Ray.
+
+    Raises ConfigError if it cannot be done and InfrastructureError if it failed.
+    """
+    base = Path(job.base_model).absolute()
+    device = check(job.settings, base)
+    checkpoints = Path(job.checkpoint_dir).absolute()
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    beside = Path(job.result).absolute().with_name
+    recorded = beside("serving.pickle")
+    Recorded(
+        rows=(),
+        steps=(),
+        advantages={},
+        rewards={},
+        settings=job.settings,
+        base_model=str(base),
+        reference=str(reference_folder(base, job.settings).absolute()),
+        seed=job.seed,
+        epoch=job.epoch,
+        folder="",
+    ).write(recorded)
+    config = beside("serving.yaml")
+    out = beside("serving")  # nothing is saved there
+    config.write_text(yaml.safe_dump(verl_config(job, (), recorded, out, device), sort_keys=False))
+    standing.connect(ray_namespace(checkpoints), job.settings, device)
+    try:
+        return standing.serve(_stands_as(job, job.resume), config, beside("serving.log"))
+    finally:
+        recorded.unlink()
 
 
 def ray_namespace(checkpoints: Path) -> str:
@@ -144,10 +207,13 @@ def ray_namespace(checkpoints: Path) -> str:
     return f"openforge-ray-{hashlib.sha256(bytes(checkpoints)).hexdigest()[:12]}"
 
 
-def _stands_as(job: TrainJob, checkpoint: Path) -> str:
-    """What a trainer with the settings of `job` is that holds `checkpoint`, whose place may have held another."""
-    written = (checkpoint / "state.json").stat().st_mtime_ns
-    return json.dumps([job.base_model, str(checkpoint.absolute()), written, job.settings.model_dump()])
+def _stands_as(job: TrainJob, checkpoint: str | None) -> str:
+    """What a trainer with the settings of `job` is that holds `checkpoint`, whose place may have held another; without
+    one, the model that a run begins with."""
+    held = None
+    if checkpoint is not None:
+        held = [str(Path(checkpoint).absolute()), Path(checkpoint, "state.json").stat().st_mtime_ns]
+    return json.dumps([job.base_model, held, job.settings.model_dump()])
 
 
 def written_by(settings: TrainSettings) -> dict[str, Any]:
@@ -165,7 +231,7 @@ def verl_config(
     # veRL gives a policy with an adapter no reference but itself without it: where there is to be another, the adapter
     # is kept from it (`recorded.RecordedWorker` puts it on).
     whole = settings.model_copy(update={"lora_rank": 0} if settings.reference_model else {})
-    longest = max(settings.micro_batch_tokens, *(len(row.ids) for part in steps for row in part))
+    longest = max([settings.micro_batch_tokens, *(len(row.ids) for part in steps for row in part)])
     before = _steps_before(job.resume)
     actor: dict[str, Any] = {
         "use_dynamic_bsz": True,
@@ -194,10 +260,10 @@ def verl_config(
             "actor": actor,
             "ref": ref,
             "rollout": {
-                "name": "recorded",
-                "nnodes": 1,  # veRL refuses 0, though there is no rollout engine
-                "temperature": steps[0][0].temperature,
-                "tensor_model_parallel_size": 1,
+                **_served(settings, device),
+                "nnodes": 1,  # veRL refuses 0, though there is no rollout engine beside the trainer
+                "temperature": steps[0][0].temperature if steps else 1.0,
+                "tensor_model_parallel_size": settings.served_gpus,
                 "log_prob_use_dynamic_bsz": True,
                 "log_prob_max_token_len_per_gpu": longest,
                 "agent": {"agent_loop_manager_class": "training.recorded.RecordedManager"},
@@ -226,13 +292,25 @@ def verl_config(
             "logger": ["file"],
             "val_before_train": False,
             "total_epochs": before + len(steps) + 1,
-            "total_training_steps": before + len(steps),
+            "total_training_steps": max(1, before + len(steps)),
             "save_freq": before + len(steps),
             "default_local_dir": str(out),
             "resume_mode": "resume_path" if job.resume else "disable",
             "resume_from_path": f"{job.resume}/trainer/global_step_{before}" if job.resume else None,
         },
         "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": settings.nodes}}},
+    }
+
+
+def _served(settings: TrainSettings, device: str) -> dict[str, Any]:
+    """Of the replicas that serve the policy: vLLM's, on a CPU ours (`training.replica`)."""
+    if not settings.served_len:
+        return {"name": "recorded"}
+    return {
+        "name": "embedded" if device == "cpu" else "vllm",
+        "dtype": settings.dtype,
+        "max_model_len": settings.served_len,
+        "max_num_batched_tokens": max(8192, settings.served_len),
     }
 
 

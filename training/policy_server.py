@@ -36,6 +36,8 @@ from training.child import start_child
 ROOT = Path(__file__).resolve().parents[1]
 TOLERANCE = 1e-3
 """Largest difference of a served logprob from transformers' in float32."""
+BF16_TOLERANCE = 0.1
+"""The same, of one that is computed in bfloat16. Not measured on GPUs."""
 DRAIN_S = 1800.0
 """How long a reload waits for the requests under way."""
 ATTACH_S = 60.0
@@ -52,12 +54,20 @@ class PolicyServer:
     `child` is its process, None for one that somebody else started.
     """
 
-    def __init__(self, url: str, child: Child | None, folder: Path, session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self,
+        url: str,
+        child: Child | None,
+        folder: Path,
+        session: aiohttp.ClientSession,
+        tolerance: float = TOLERANCE,
+    ) -> None:
         self.url = url
         self.child = child
         self.folder = folder
         self.version = 0
         self._session = session
+        self._tolerance = tolerance
 
     async def wait_ready(self, start_s: float) -> None:
         """Return when it answers. Raises InfrastructureError with the log's last lines if it died or took too long."""
@@ -123,13 +133,13 @@ class PolicyServer:
             raise InfrastructureError(f"policy server names weights {got.weight_version}, not {version}")
         sampled = list(got.token_ids)
         processed = await asyncio.to_thread(_reference, folder, prompt, sampled, _PROBE_TEMPERATURE)
-        if _distance(got.logprobs, processed) > TOLERANCE:
+        if _distance(got.logprobs, processed) > self._tolerance:
             raw = await asyncio.to_thread(_reference, folder, prompt, sampled, 1.0)
-            if _distance(got.logprobs, raw) <= TOLERANCE:
+            if _distance(got.logprobs, raw) <= self._tolerance:
                 raise InfrastructureError("policy server gives logprobs from before temperature; training needs after")
             raise InfrastructureError(
                 f"policy server does not serve the weights in {folder}: a logprob of the probe is off by "
-                f"{_distance(got.logprobs, processed):.2g}, allowed is {TOLERANCE:g}; restart the run"
+                f"{_distance(got.logprobs, processed):.2g}, allowed is {self._tolerance:g}; restart the run"
             )
 
     async def _stop_serving(self) -> None:
@@ -179,7 +189,9 @@ async def running_policy_server(
 
 
 @asynccontextmanager
-async def attached_policy_server(url: str, model_dir: Path, start_s: float = ATTACH_S) -> AsyncIterator[PolicyServer]:
+async def attached_policy_server(
+    url: str, model_dir: Path, start_s: float = ATTACH_S, tolerance: float = TOLERANCE
+) -> AsyncIterator[PolicyServer]:
     """The policy server that runs already at `url`, for the time of the block.
 
     It may serve an earlier run's weights, so its version is unknown (-1) until the first `reload`; `model_dir` has the
@@ -189,7 +201,7 @@ async def attached_policy_server(url: str, model_dir: Path, start_s: float = ATT
     """
     await asyncio.to_thread(check_folder, model_dir)
     async with aiohttp.ClientSession() as session:
-        server = PolicyServer(url, None, model_dir, session)
+        server = PolicyServer(url, None, model_dir, session, tolerance)
         server.version = -1
         await server.wait_ready(start_s)
         yield server

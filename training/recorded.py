@@ -26,6 +26,7 @@ from verl.single_controller.base.decorator import Dispatch
 from verl.single_controller.base.decorator import register
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.trainer.ppo.v1.trainer_base import register_trainer
+from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.seqlen_balancing import calculate_workload
 from verl.utils.seqlen_balancing import get_seqlen_balanced_partitions
 from verl.workers.engine_workers import ActorRolloutRefWorker
@@ -63,7 +64,7 @@ class RecordedSteps(Dataset):
         self._count = len(Recorded.read(data_files).steps)
 
     def __len__(self) -> int:
-        return self._count
+        return max(1, self._count)  # veRL refuses none; a trainer that only serves has none yet
 
     def __getitem__(self, item: int) -> dict[str, Any]:
         return {"index": torch.tensor(item), "raw_prompt": []}
@@ -140,9 +141,27 @@ def taken(batch: TensorDict) -> TensorDict:
 
 @register_trainer("recorded")
 class RecordedTrainer(PPOTrainer):
-    """veRL's trainer without a rollout engine, fed by `RecordedManager`."""
+    """veRL's trainer fed by `RecordedManager`: without a rollout engine, or with veRL's replicas serving its policy
+    between the updates (`training.front`)."""
 
-    _enable_hybrid_replicas = False
+    def __init__(self, config: Any) -> None:
+        self._enable_hybrid_replicas = config.actor_rollout_ref.rollout.name != "recorded"
+        self._serves = False
+        super().__init__(config)
+
+    def serve(self) -> None:
+        """Give the weights to the replicas, which veRL leaves asleep, and let them answer."""
+        if not self._serves:
+            self.checkpoint_manager.update_weights(self.global_steps)
+            self.checkpoint_manager.resume_generation_replicas()
+            self._serves = True
+
+    def rest(self) -> None:
+        """Let the replicas answer no more: what they had is the trainer's now."""
+        if self._serves:
+            self.checkpoint_manager.abort_replicas()
+            self.checkpoint_manager.sleep_replicas()
+            self._serves = False
 
     def go_on(self, config: Any) -> None:
         """Be ready to `fit` to the next job's `config`, which resumes from what this trainer holds."""
@@ -150,7 +169,8 @@ class RecordedTrainer(PPOTrainer):
         self.replay_buffer = self._build_replay_buffer()
         self._init_dataloader()
         self._init_dump_executor()
-        self.global_steps = int(config.trainer.resume_from_path.rpartition("_")[2])
+        resumed = config.trainer.resume_from_path
+        self.global_steps = int(resumed.rpartition("_")[2]) if resumed else 0
         rollout = config.actor_rollout_ref.rollout
         for group in (self.actor_rollout_wg, *([self.ref_policy_wg] if self.use_reference_policy else [])):
             group.take(rollout.custom.recorded, rollout.log_prob_max_token_len_per_gpu)
@@ -168,6 +188,8 @@ class RecordedTrainer(PPOTrainer):
         """Score the rows where that is wanted before the first step, and plan the steps of what is left of them."""
         recorded = _recorded(self.config)
         settings = recorded.settings
+        if not recorded.rows:
+            return
         if settings.lora_rank and settings.kl_coef:
             # FSDP2 settles in its first pass in which type gradients come. With the adapter off there would be none.
             self._log_probs(recorded, [min(recorded.rows, key=lambda row: len(row.ids))])
@@ -225,10 +247,10 @@ class RecordedTrainer(PPOTrainer):
         return [[0.0, *values[:-1].tolist()] for values in found["log_probs"].unbind()]
 
     def on_step_end(self) -> None:
-        """There is no rollout engine to give weights to."""
+        """The weights are served when they are published, by `serve`."""
 
     def on_sample_end(self) -> None:
-        """Nor one to put to sleep."""
+        """What serves sleeps already (`rest`)."""
 
 
 class RecordedTraining(TrainingWorker):
@@ -245,7 +267,8 @@ class RecordedWorker(ActorRolloutRefWorker):
     """veRL's worker with the loss of `training.learner`, which reports sums that can be added up exactly, and with the
     model of its role."""
 
-    actor_worker_cls = ref_worker_cls = RecordedTraining
+    actor_worker_cls = RecordedTraining
+    ref_worker_cls: Any = RecordedTraining
 
     def __init__(self, config: Any, role: str, **more: Any) -> None:
         join_ray()
@@ -256,6 +279,14 @@ class RecordedWorker(ActorRolloutRefWorker):
         else:
             config.model.lora_rank, config.model.lora_alpha = self._recorded.settings.lora
         super().__init__(config=config, role=role, **more)
+        if role == "actor_rollout_ref":
+            self.ref_worker_cls = self._reference
+
+    def _reference(self, config: Any) -> RecordedTraining:
+        """The reference in one worker with the policy: veRL would take the policy's own folder."""
+        model = deepcopy(self.config.model)
+        model.path = self._recorded.reference
+        return RecordedTraining(replace(config, model_config=omega_conf_to_dataclass(model)))
 
     @register(dispatch_mode=_ALL)
     def init_model(self) -> None:

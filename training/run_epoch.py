@@ -39,6 +39,7 @@ from training.rows import build_rows
 from training.vision import vision_of
 
 if TYPE_CHECKING:
+    from training.front import Front
     from training.learner import Learner
 
 AGREEMENT_LIMIT = 0.02
@@ -49,9 +50,11 @@ REFUSED_LIMIT = 0.2
 
 
 class InHand:
-    """The learner between two jobs of one process, and the checkpoint that it equals."""
+    """The learner between two jobs of one process, and the checkpoint that it equals. `front` is where the process
+    serves the policy, if it does."""
 
     def __init__(self) -> None:
+        self.front: Front | None = None
         self._learner: Learner | None = None
         self._equals: tuple[str, str | None, TrainSettings] | None = None
 
@@ -118,7 +121,8 @@ def run_epoch(job: TrainJob, in_hand: InHand | None = None) -> dict[str, Any]:
             rewards = {rollout["rollout"]: rollout["reward"] for rollout in rollouts}
             try:
                 with _timed(seconds, "main_ppo"):
-                    numbers, folder = main_ppo.update(job, rows, advantages, rewards)
+                    front = in_hand.front if in_hand else None
+                    numbers, folder = main_ppo.update(job, rows, advantages, rewards, front)
             finally:
                 if in_hand is None:
                     standing.end()

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def connect(namespace: str, settings: TrainSettings, device: str) -> None:
     env = {
         "PYTHONPATH": str(ROOT),
         "VERL_PLATFORM": "cpu" if device == "cpu" else "nvidia",
-        "VERL_USE_EXTERNAL_MODULES": "training.ray_platform,training.recorded",
+        "VERL_USE_EXTERNAL_MODULES": "training.ray_platform,training.recorded,training.replica",
     }
     # A Ray of our own would write a token into the home folder, and run its workers at niceness 15, where rollouts that
     # are made meanwhile leave them nothing.
@@ -75,7 +76,7 @@ def connect(namespace: str, settings: TrainSettings, device: str) -> None:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
-def update(begins_as: str | None, config: Path, metrics: Path, log: Path) -> None:
+def update(begins_as: str, config: Path, metrics: Path, log: Path) -> None:
     """Have the trainer do the update of the configuration in the file `config`, where `metrics` go to another; what
     Ray's processes say goes to `log`.
 
@@ -83,11 +84,31 @@ def update(begins_as: str | None, config: Path, metrics: Path, log: Path) -> Non
     and then no trainer stands; ConfigError if another run's is in its way.
     """
     import ray
+
+    with _told(log):
+        ray.get(_trainer(begins_as).update.remote(str(config), str(metrics)))
+
+
+def serve(begins_as: str, config: Path, log: Path) -> list[Any]:
+    """Have the trainer serve the policy that `begins_as` names: the handles of its replicas. As `update`, otherwise;
+    `config` is read if another trainer has to begin."""
+    import ray
+
+    with _told(log):
+        trainer = _trainer(begins_as)
+        found: list[Any] = ray.get(trainer.serve.remote(str(config)))
+        ray.get(trainer.keep.remote(begins_as))
+        return found
+
+
+@contextlib.contextmanager
+def _told(log: Path) -> Iterator[None]:
+    """What Ray's processes say goes to `log`; its errors become ours, and end the trainer."""
     from ray.exceptions import RayError
 
     with log.open("w") as sink, contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink):
         try:
-            ray.get(_trainer(begins_as).update.remote(str(config), str(metrics)))
+            yield
         except RayError as error:
             print(error, file=sys.stderr)
             _end_trainer()
@@ -123,13 +144,13 @@ def _folder(namespace: str) -> Path:
     return Path(tempfile.gettempdir(), namespace)
 
 
-def _trainer(begins_as: str | None) -> Any:
+def _trainer(begins_as: str) -> Any:
     import ray
     from ray.exceptions import RayError
 
     with contextlib.suppress(ValueError, RayError):  # there is none, it does not answer, or one of its workers
         found = ray.get_actor(NAME)
-        if begins_as is not None and ray.get(found.stands_as.remote(), timeout=ANSWER_S) == begins_as:
+        if ray.get(found.stands_as.remote(), timeout=ANSWER_S) == begins_as:
             return found
     _end_trainer()
     if not _waited(lambda: _QUEUE not in ray.util.list_named_actors(all_namespaces=True)):
@@ -176,11 +197,12 @@ class Standing:
 
     def stands_as(self) -> str | None:
         """What `keep` was told; None while nothing has been trained since that is published. Raises RayError if a
-        worker has died."""
+        worker or a replica has died."""
         import ray
 
         if self._stands_as is not None:
-            ray.get([worker.__ray_ready__.remote() for worker in self._trainer.actor_rollout_wg.workers])
+            its = [*self._trainer.actor_rollout_wg.workers, *self._trainer.llm_server_manager.server_handles]
+            ray.get([each.__ray_ready__.remote() for each in its])
         return self._stands_as
 
     def keep(self, stands_as: str) -> None:
@@ -189,24 +211,36 @@ class Standing:
 
     def update(self, config_file: str, metrics: str) -> None:
         """What `TaskRunnerV1.run` of veRL's main_ppo does, by the trainer that stands, if one does."""
-        import transfer_queue as tq
-        from verl.utils.logging_utils import configure_verl_logging
-
         from training.recorded import RecordedManager
-        from training.recorded import RecordedTrainer
 
         self._stands_as = None
-        configure_verl_logging()
-        config = _composed(Path(config_file))
         os.environ["VERL_FILE_LOGGER_PATH"] = metrics
+        config = _composed(Path(config_file))
         if self._trainer is None:
-            tq.init(config.transfer_queue)
-            self._trainer = RecordedTrainer(config)
-            self._trainer.init()
+            self._begin(config)
         else:
+            self._trainer.rest()
             self._trainer.go_on(config)
         self._trainer.fit(RecordedManager.create(config))
         self._trainer.logger.finish(exit_code=0)
+
+    def serve(self, config_file: str) -> list[Any]:
+        """The handles of the replicas, which serve the trainer's weights from here on, until the next update."""
+        if self._trainer is None:
+            self._begin(_composed(Path(config_file)))
+        self._trainer.serve()
+        return list(self._trainer.llm_server_manager.server_handles)
+
+    def _begin(self, config: Any) -> None:
+        import transfer_queue as tq
+        from verl.utils.logging_utils import configure_verl_logging
+
+        from training.recorded import RecordedTrainer
+
+        configure_verl_logging()
+        tq.init(config.transfer_queue)
+        self._trainer = RecordedTrainer(config)
+        self._trainer.init()
 
 
 def _composed(file: Path) -> Any:

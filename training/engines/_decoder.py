@@ -9,6 +9,7 @@ means nothing; it cannot forget old keys at a reload; and on a CPU its attention
 that each token pays for the contexts of all (8 requests of 2,000 tokens: 40 tokens/s, here 600 and more).
 """
 
+import copy
 import os
 import queue
 import random
@@ -16,6 +17,7 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from dataclasses import field
@@ -26,9 +28,12 @@ import numpy as np
 import torch
 from transformers import AttentionInterface
 from transformers import GenerationConfig
+from transformers import PretrainedConfig
 from transformers import PreTrainedModel
 
 from proxy_addons.errors import ConfigError
+from training.engines._http import Generated
+from training.engines._http import Params
 from training.engines._kv import ATTENTION
 from training.engines._kv import PrefixCache
 from training.engines._kv import Sequence
@@ -40,29 +45,6 @@ from training.engines._sampling import sample
 AttentionInterface.register(ATTENTION, attend)
 
 PREFILL_CHUNK = 512
-
-
-@dataclass(frozen=True)
-class Params:
-    """How to sample one request. `max_tokens` is already cut to the context."""
-
-    max_tokens: int
-    temperature: float
-    top_p: float
-    stop_token_ids: frozenset[int]
-    seed: int | None
-
-
-@dataclass(frozen=True)
-class Generated:
-    """What was sampled, stop token included. `versions` has the weight version of each token; `cached_tokens` counts
-    prompt tokens that were not computed again; `finish` is "stop", "length" or "abort"."""
-
-    token_ids: list[int]
-    logprobs: list[float]
-    versions: list[str]
-    finish: str
-    cached_tokens: int
 
 
 @dataclass(eq=False)
@@ -116,12 +98,12 @@ def load_model(folder: Path, device: str) -> PreTrainedModel:
     return model.to(device).eval()
 
 
-def stop_tokens(folder: Path, model: PreTrainedModel) -> frozenset[int]:
+def stop_tokens(folder: Path, config: PretrainedConfig) -> frozenset[int]:
     """The ids that end a reply by the folder's own account; a request adds its own (vLLM does the same)."""
     try:
         eos = GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id
     except OSError:
-        eos = model.config.eos_token_id
+        eos = config.eos_token_id
     if eos is None:
         return frozenset()
     return frozenset([eos] if isinstance(eos, int) else eos)
@@ -174,6 +156,15 @@ class Decoder:
         model = load_model(folder, self._device)
         self._call(lambda: self._use(folder, model)).result()
 
+    def load(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """As `reload`, with weights by their names in the folder's files. Raises ConfigError if they are not all."""
+        model = copy.deepcopy(self._model)
+        try:
+            model.load_state_dict(weights)
+        except RuntimeError as error:
+            raise ConfigError(f"these are not the weights of {self._folder}: {error}") from error
+        self._call(lambda: self._use(self._folder, model)).result()
+
     def _call(self, act: Callable[[], Any]) -> "Future[None]":
         done: Future[None] = Future()
 
@@ -185,7 +176,8 @@ class Decoder:
         return done
 
     def _use(self, folder: Path, model: PreTrainedModel) -> None:
-        self.stop_token_ids = stop_tokens(folder, model)
+        self._folder = folder
+        self.stop_token_ids = stop_tokens(folder, model.config)
         self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
         self._model = model
         self._weights += 1

@@ -14,8 +14,9 @@ from tests.training.engines.models import save_model
 from training.engines._decoder import Decoder
 from training.engines._decoder import load_model
 from training.engines._decoder import stop_tokens
-from training.engines.embedded import Server
-from training.engines.embedded import _spans
+from training.engines._http import Server
+from training.engines._http import _spans
+from training.engines.embedded import Embedded
 
 GENERATE = "/inference/v1/generate"
 
@@ -33,7 +34,7 @@ def decoder(folder: Path) -> Decoder:
 @pytest_asyncio.fixture
 async def http(decoder: Decoder, folder: Path) -> Any:
     await asyncio.wrap_future(decoder.forget_prefixes())
-    async with TestClient(TestServer(Server(decoder, folder, 256).app())) as client:
+    async with TestClient(TestServer(Server(Embedded(decoder), folder, 256).app())) as client:
         yield client
 
 
@@ -100,9 +101,9 @@ def test_versions_become_spans() -> None:
 
 def test_own_end_tokens_come_from_the_folder(folder: Path, tmp_path: Path) -> None:
     model = load_model(folder, "cpu")
-    assert stop_tokens(folder, model) == frozenset()
+    assert stop_tokens(folder, model.config) == frozenset()
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [7, 9]}')
-    assert stop_tokens(tmp_path, model) == {7, 9}
+    assert stop_tokens(tmp_path, model.config) == {7, 9}
 
 
 def test_folder_that_is_no_model_is_a_config_error(tmp_path: Path) -> None:
