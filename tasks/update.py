@@ -115,11 +115,11 @@ async def serving(
     run: RunFolder, base_model: Path, epochs: int, seed: int, settings: dict[str, Any], trainer: Trainer
 ) -> AsyncIterator[list[PolicyServer]]:
     """The policy servers that the trainer's replicas are, for the time of the block. They begin with the newest weights
-    of the run's `epochs`, and which those are nobody has said before the first `reload`.
+    of the run's `epochs`.
 
     Raises ConfigError or InfrastructureError with the trainer's own line.
     """
-    _, version = run.weights(epochs, base_model)
+    folder, version = run.weights(epochs, base_model)
     newest = run.train_result(version) if version else None
     begins = TrainJob(
         base_model=str(base_model),
@@ -140,11 +140,14 @@ async def serving(
     await trainer.do()
     tolerance = TOLERANCE if begins.settings.dtype == "float32" else BF16_TOLERANCE
     async with AsyncExitStack() as stack:
-        urls = [f"http://127.0.0.1:{job.port}/{number}" for number in range(begins.settings.replicas)]
-        yield [
-            await stack.enter_async_context(attached_policy_server(url, base_model, tolerance=tolerance))
-            for url in urls
-        ]
+        policies = []
+        for number in range(begins.settings.replicas):
+            url = f"http://127.0.0.1:{job.port}/{number}"
+            policy = await stack.enter_async_context(attached_policy_server(url, base_model, tolerance=tolerance))
+            policy.folder, policy.version = folder, version
+            await policy.check()
+            policies.append(policy)
+        yield policies
 
 
 async def train(

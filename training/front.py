@@ -48,7 +48,7 @@ class Front:
         assert begins.settings.served_len is not None
         app = web.Application()
         for number in range(begins.settings.replicas):
-            backend = Replica(self, number, Path(begins.base_model))
+            backend = Replica(self, number, Path(begins.base_model), str(begins.weight_version))
             server = Server(backend, Path(begins.base_model), begins.settings.served_len)
             app.add_subapp(f"/{number}", server.app())
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
@@ -90,14 +90,14 @@ class Front:
 class Replica:
     """One of them, as what samples behind an HTTP server. `folder` has the model's configuration."""
 
-    def __init__(self, front: Front, number: int, folder: Path) -> None:
+    def __init__(self, front: Front, number: int, folder: Path, version: str) -> None:
         # Imported only here: it brings torch's models, and a process that trains without serving needs none of it.
         from training.engines._decoder import stop_tokens
 
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         self.stop_token_ids = stop_tokens(folder, config)
         self.vocab_size = int(config.vocab_size)
-        self.version = "unknown"
+        self.version = version
         self._front = front
         self._number = number
         self._open = asyncio.Event()
