@@ -296,13 +296,17 @@ class RunConfig(RolloutConfig):
             ("mode", self.mode, "sync"),
             ("profile", self.profile, "local"),
             ("engine_replicas", self.engine_replicas, 1),
-            ("training.lora_rank", self.training.lora_rank, 0),
         ):
             if value != needed:
                 raise ValueError(
                     f"engine: hybrid, the trainer's own replicas on the trainer's own GPUs, needs {field} {needed!r},"
                     f" and it is {value!r}"
                 )
+        if self.training.lora_rank and self.training.dtype != "bfloat16":
+            raise ValueError(
+                "engine: hybrid is given an adapter's merged weights in bfloat16, whatever they are trained in; set"
+                " training.dtype bfloat16"
+            )
         return self
 
     @model_validator(mode="after")

@@ -285,7 +285,7 @@ class RecordedWorker(ActorRolloutRefWorker):
     def _reference(self, config: Any) -> RecordedTraining:
         """The reference in one worker with the policy: veRL would take the policy's own folder."""
         model = deepcopy(self.config.model)
-        model.path = self._recorded.reference
+        model.path, model.lora_rank = self._recorded.reference, 0
         return RecordedTraining(replace(config, model_config=omega_conf_to_dataclass(model)))
 
     @register(dispatch_mode=_ALL)

@@ -11,8 +11,12 @@ A `job.ServeJob` is done as soon as the policy is served, and it is served for a
 import os
 import sys
 from functools import partial
+from typing import Annotated
+from typing import Any
 
+from pydantic import Discriminator
 from pydantic import RootModel
+from pydantic import Tag
 
 from training import standing
 from training.front import Front
@@ -23,7 +27,13 @@ from training.run_epoch import InHand
 from training.run_epoch import run_epoch
 
 
-class Job(RootModel[ServeJob | TrainJob]):
+def _kind(job: Any) -> str:
+    return "serve" if isinstance(job, dict) and "port" in job else "train"
+
+
+class Job(
+    RootModel[Annotated[Annotated[ServeJob, Tag("serve")] | Annotated[TrainJob, Tag("train")], Discriminator(_kind)]]
+):
     """What a line names."""
 
 

@@ -17,6 +17,7 @@ def model_options(model_dir: Path, settings: TrainSettings) -> dict[str, Any]:
         "override_config": {"attn_implementation": "sdpa"},
         "lora_rank": rank,
         "lora_alpha": alpha,
+        "lora": {"merge": True},  # what replicas are given, where they serve the policy
     }
 
 

@@ -12,12 +12,18 @@ import psutil
 import pytest
 from safetensors.torch import load_file
 
+from proxy_addons.engine import EngineClient
+from proxy_addons.engine import Sampling
 from proxy_addons.errors import ConfigError
 from proxy_addons.errors import InfrastructureError
+from proxy_addons.wire import Connections
+from tasks.run import RunFolder
 from tasks.update import Trainer
+from tasks.update import serving
 from tests.support.epochs import record
 from tests.support.epochs import train
 from tests.support.policy import save_policy
+from training.policy_server import attached_policy_server
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]  # torch takes seconds to import
 
@@ -101,6 +107,36 @@ async def test_one_or_two_processes_go_on_from_what_two_or_one_left(
     for resume, processes in ((by_two, 1), (alone[0], 2)):
         found = await shared(1, resume["checkpoint"], processes)
         assert same(found, alone[1], base), (resume["checkpoint"], processes)
+
+
+@pytest.mark.timeout(900)  # Ray starts twice
+async def test_a_trainer_that_serves_its_adapter_serves_again_after_its_process_was_killed(
+    trainer: Trainer, tmp_path: Path
+) -> None:
+    base = save_policy(tmp_path / "base")
+    run = RunFolder(tmp_path, {})
+    settings = {"trainer": "main_ppo", "device": "cpu", "threads": 1, "lora_rank": 4, "dtype": "bfloat16"}
+    settings |= {"served_len": 64, "learning_rate": 1e-1}
+    async with serving(run, base, 1, 7, settings, trainer) as policies, Connections() as connections:
+        (policy,) = policies
+        client = EngineClient(policy.url, connections)
+        assert (await client.generate([1, 2, 3], Sampling(max_tokens=4))).weight_version == 0
+        (first,) = processes()
+        first.kill()
+        told = json.loads((tmp_path / "serving" / "job.json").read_text())["begins"]
+        job = tmp_path / "job.json"
+        epoch = record(tmp_path, base, 1, [1.0, 0.0, 0.5])
+        job.write_text(json.dumps(told | epoch | {"result": str(tmp_path / "result.json")}))
+        await trainer.do(job)
+        assert processes() != [first]
+        trained = Path(json.loads((tmp_path / "result.json").read_text())["hf_path"])
+        # Weights are rounded to bfloat16 in the folder and as they are served; both then compute in float32.
+        async with attached_policy_server(policy.url, base, tolerance=2e-3) as exact:
+            await exact.reload(trained, 1)
+            assert (await client.generate([1, 2, 3], Sampling(max_tokens=4))).weight_version == 1
+            exact.folder = base
+            with pytest.raises(InfrastructureError, match="does not serve the weights"):
+                await exact.check()
 
 
 def same(found: dict[str, Any], wanted: dict[str, Any], base: Path) -> bool:
