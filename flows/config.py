@@ -298,10 +298,7 @@ class RunConfig(RolloutConfig):
             ("engine_replicas", self.engine_replicas, 1),
         ):
             if value != needed:
-                raise ValueError(
-                    f"engine: hybrid, the trainer's own replicas on the trainer's own GPUs, needs {field} {needed!r},"
-                    f" and it is {value!r}"
-                )
+                raise ValueError(f"engine: hybrid serves from the trainer and needs {field} {needed!r}, not {value!r}")
         if self.training.lora_rank and self.training.dtype != "bfloat16":
             raise ValueError(
                 "engine: hybrid is given an adapter's merged weights in bfloat16, whatever they are trained in; set"

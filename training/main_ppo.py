@@ -241,12 +241,17 @@ def verl_config(
         **actor_options(settings),
     }
     ref: dict[str, Any] = {"log_prob_max_token_len_per_gpu": longest}
+    model = model_options(Path(job.base_model).absolute(), whole)
+    away: dict[str, Any] = {}
+    if settings.served_len and device == "cuda":
+        model["load_tokenizer"] = True  # veRL's vLLM asks it how many ids there are
+        away = {"param_offload": True, "optimizer_offload": True}  # the GPUs are the replicas' between the updates
     if settings.strategy == "megatron":
-        actor["megatron"] = megatron_options(settings)
-        ref["megatron"] = megatron_options(settings)
+        actor["megatron"] = megatron_options(settings) | away
+        ref["megatron"] = megatron_options(settings) | away
     else:
-        actor |= {"strategy": "fsdp2", "fsdp_config": fsdp_options(settings)}
-        ref["fsdp_config"] = fsdp_options(settings) | {"forward_only": device == "cuda"}
+        actor |= {"strategy": "fsdp2", "fsdp_config": fsdp_options(settings) | away}
+        ref["fsdp_config"] = fsdp_options(settings) | away | {"forward_only": device == "cuda"}
         if device == "cpu":  # veRL pins the memory of what is forward only, which takes a GPU
             ref["optim"] = {"_target_": "verl.workers.config.FSDPOptimizerConfig", **optimizer_options(settings)}
     return {
@@ -256,7 +261,7 @@ def verl_config(
             "_self_",
         ],
         "actor_rollout_ref": {
-            "model": model_options(Path(job.base_model).absolute(), whole),
+            "model": model,
             "actor": actor,
             "ref": ref,
             "rollout": {

@@ -51,7 +51,20 @@ def test_a_loaded_config_loads_to_itself() -> None:
             "training.learningrate: there is no such field; did you mean learning_rate?",
         ),
         ({"epochs": 0}, "epochs: 0 is refused: input should be greater than or equal to 1."),
-        ({"engine": "sglang"}, "engine: 'sglang' is refused: input should be 'embedded' or 'vllm'."),
+        ({"engine": "sglang"}, "engine: 'sglang' is refused: input should be 'embedded', 'vllm' or 'hybrid'."),
+        (
+            {"engine": "hybrid"},
+            "engine: hybrid serves from the trainer and needs training.trainer 'main_ppo', not 'direct'.",
+        ),
+        (
+            {"engine": "hybrid", "mode": "async", "training": {"trainer": "main_ppo"}},
+            "engine: hybrid serves from the trainer and needs mode 'sync', not 'async'.",
+        ),
+        (
+            {"engine": "hybrid", "training": {"trainer": "main_ppo", "lora_rank": 4}},
+            "engine: hybrid is given an adapter's merged weights in bfloat16, whatever they are trained in; set",
+        ),
+        ({"engine_gpus": 2}, "engine_gpus: 2 is for engine hybrid; leave it out."),
         ({"profile": "cloud"}, "profile: 'cloud' is refused: input should be 'local' or 'kubernetes'."),
         ({"harnesses": ["codex", "codex"]}, "harnesses: ['codex', 'codex'] is refused: name each harness once."),
         (

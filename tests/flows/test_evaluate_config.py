@@ -32,6 +32,7 @@ def test_as_many_attempts_as_k_unless_told() -> None:
         ({"attempt": 2}, "attempt: there is no such field; did you mean attempts?"),
         ({"prices": {"promt": 2}}, "prices.promt: there is no such field; did you mean prompt?"),
         ({"policy": "random", "tasks": "/x"}, "policy: random is a script for the built-in tasks"),
+        ({"engine": "hybrid"}, "engine: hybrid is a trainer that serves, and nothing is trained here; use vllm."),
         ({"k": 0}, "k: 0 is refused: input should be greater than or equal to 1."),
     ],
 )
