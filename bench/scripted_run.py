@@ -153,7 +153,9 @@ class Policy:
 
 
 @asynccontextmanager
-async def serve(config: Any, base: Path, logs: Path, stand_in: Any) -> AsyncIterator[tuple[list[Policy], OwnProxy]]:
+async def serve(
+    config: Any, base: Path, run: RunFolder, stand_in: Any, trainer: Any
+) -> AsyncIterator[tuple[list[Policy], OwnProxy]]:
     """In the place of `flows.train._serving`: the real proxy, in front of a scripted engine."""
     policy = Policy(base)
     app = web.Application(client_max_size=1 << 26)
@@ -163,7 +165,7 @@ async def serve(config: Any, base: Path, logs: Path, stand_in: Any) -> AsyncIter
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     policy.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     try:
-        async with running_proxy(proxy_python(ROOT), [policy.url], base, logs / "proxy.log") as proxy:
+        async with running_proxy(proxy_python(ROOT), [policy.url], base, run.path / "logs" / "proxy.log") as proxy:
             yield [policy], proxy
     finally:
         await runner.cleanup()

@@ -236,14 +236,18 @@ def _rows_of(file: pq.ParquetFile, group: int, rollouts: Collection[str]) -> pa.
     return pc.is_in(names, value_set=pa.array(rollouts, pa.string()))
 
 
+TORN = (pa.ArrowException, OSError)
+"""What reading a file raises that is torn, empty or missing."""
+
+
 def is_whole(path: str) -> bool:
     """Whether `path` is a Parquet file that can be read to its end; a torn, empty or missing one is not."""
     try:
         fs, plain = fsspec.core.url_to_fs(path)
         with fs.open(plain, "rb") as source, pq.ParquetFile(source) as file:
             for group in range(file.num_row_groups):
-                file.read_row_group(group)
-    except (pa.ArrowInvalid, pa.ArrowException, OSError):
+                file.read_row_group(group, use_threads=False)
+    except TORN:
         return False
     return True
 

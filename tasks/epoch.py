@@ -95,26 +95,23 @@ def owed(folder: Path, slots: Iterable[Slot], tries: int) -> list[Slot]:
 
 async def run_group(group: Group, arena: Arena, deadline_s: float | None = None) -> dict[str, Any]:
     """Fill what is owed of `group`; a small manifest of what it came to. `deadline_s`: see `tasks.deadline`."""
-    todo = await asyncio.to_thread(owed, arena.folder, group, arena.tries)
+    there = await asyncio.to_thread(lambda: [recorded(arena.folder, slot, arena.tries) for slot in group])
+    rewards = [row["reward"] if row else None for row in there]
+    todo = [place for place, row in enumerate(there) if row is None]
     deadline = Deadline(deadline_s, len(group)) if deadline_s else None
 
-    async def one(slot: Slot) -> None:
-        row = await fill(slot, arena, deadline)
+    async def one(place: int) -> None:
+        row = await fill(group[place], arena, deadline)
+        rewards[place] = row["reward"]
         if deadline:
             deadline.ended(row["reward"])
 
     if deadline:
-        for slot in group:
-            if row := recorded(arena.folder, slot, arena.tries):
+        for row in there:
+            if row:
                 deadline.ended(row["reward"])
-    await together(one(slot) for slot in todo)
-    rows = await asyncio.to_thread(lambda: [recorded(arena.folder, slot, arena.tries) for slot in group])
-    return {
-        "group": group[0].group,
-        "wanted": len(group),
-        "ran": len(todo),
-        "rewards": [row["reward"] if row else None for row in rows],
-    }
+    await together(one(place) for place in todo)
+    return {"group": group[0].group, "wanted": len(group), "ran": len(todo), "rewards": rewards}
 
 
 async def together(coroutines: Iterable[Any]) -> None:

@@ -108,13 +108,16 @@ async def _answers(client: httpx.AsyncClient, name: str, start_s: float) -> None
     while True:
         try:
             answer = await client.get("/health")
-            break
+            if answer.status_code != 503:
+                break
+            why = "it is starting"
         except httpx.TransportError as error:
-            if time.monotonic() > deadline:
-                raise InfrastructureError(
-                    f"the proxy {name} does not answer ({type(error).__name__}): is it up, and is kubernetes.proxies "
-                    "right? `make doctor PROFILE=kubernetes` looks"
-                ) from error
+            why = type(error).__name__
+        if time.monotonic() > deadline:
+            raise InfrastructureError(
+                f"the proxy {name} does not answer ({why}): is it up, and is kubernetes.proxies right? "
+                "`make doctor PROFILE=kubernetes` looks"
+            )
         await asyncio.sleep(0.5)
     if answer.status_code == 401:
         raise ConfigError(f"the proxy {name} refuses {TOKEN}; it must be what the proxy was started with")

@@ -144,9 +144,10 @@ def calls_path(folder: Path, rollout: Rollout) -> Path:
 
 def read_row(path: Path) -> dict[str, Any] | None:
     """A rollout's row, or None if it is not there or not whole."""
-    if not records.is_whole(str(path)):
+    try:
+        return records.read(str(path), records.ROLLOUTS)[0]
+    except records.TORN:
         return None
-    return records.read(str(path), records.ROLLOUTS)[0]
 
 
 async def fill(slot: Slot, arena: Arena, deadline: Deadline | None = None) -> dict[str, Any]:

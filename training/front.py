@@ -19,6 +19,7 @@ from transformers import AutoConfig
 from proxy_addons.errors import ConfigError
 from proxy_addons.errors import InfrastructureError
 from training import main_ppo
+from training.engines._http import MAX_BYTES
 from training.engines._http import Generated
 from training.engines._http import Params
 from training.engines._http import Server
@@ -46,7 +47,7 @@ class Front:
     async def _listen(self) -> None:
         begins = self._begins
         assert begins.settings.served_len is not None
-        app = web.Application()
+        app = web.Application(client_max_size=MAX_BYTES)
         for number in range(begins.settings.replicas):
             backend = Replica(self, number, Path(begins.base_model), str(begins.weight_version))
             server = Server(backend, Path(begins.base_model), begins.settings.served_len)
@@ -59,8 +60,12 @@ class Front:
             raise InfrastructureError(f"the trainer cannot serve at port {self._job.port}: {error}") from error
 
     def rest(self) -> None:
-        """Ask the replicas no more until weights are loaded: an update begins, or one of them has died."""
+        """Ask the replicas no more until weights are loaded: an update begins."""
         self._handles, self._folder = [], None
+
+    def lost_one(self) -> None:
+        """A replica has died: even the weights that the others serve are loaded again, where they are asked for."""
+        self._folder = None
 
     def handle(self, number: int) -> Any:
         """Replica `number` in Ray. Raises InfrastructureError while there is none."""
@@ -73,7 +78,7 @@ class Front:
         them, done once. Raises ConfigError or InfrastructureError if they cannot."""
         async with self._loading:
             if self._folder != folder:
-                self._handles, self._folder = [], None
+                self.rest()
                 self._handles = await asyncio.to_thread(main_ppo.serve, self._beginning_with(folder))
                 self._folder = folder
 
@@ -109,6 +114,7 @@ class Replica:
         return not self._open.is_set()
 
     async def generate(self, prompt: np.ndarray, params: Params) -> Generated:
+        from ray.exceptions import RayActorError
         from ray.exceptions import RayError
 
         await self._open.wait()
@@ -130,7 +136,8 @@ class Replica:
             handle.abort_request.remote(request)
             raise
         except RayError as error:
-            self._front.rest()  # whoever asks for the same weights wants them served again
+            if isinstance(error, RayActorError):
+                self._front.lost_one()
             raise InfrastructureError(f"replica {self._number} of the trainer: {_line(error)}") from error
         finally:
             self._running.discard(request)

@@ -28,6 +28,8 @@ from proxy_addons.errors import ConfigError
 from proxy_addons.errors import InfrastructureError
 
 MODEL = "policy"
+MAX_BYTES = 64 << 20
+"""Of a request's body. An application that has others within it must say so too."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ class Server:
 
     def app(self) -> web.Application:
         """The application with all paths."""
-        app = web.Application(client_max_size=64 << 20, middlewares=[_plain_errors])
+        app = web.Application(client_max_size=MAX_BYTES, middlewares=[_plain_errors])
         app.add_routes(
             [
                 web.get("/health", self.health),
