@@ -225,19 +225,19 @@ async def _serving(
 ) -> AsyncIterator[cluster.Serving]:
     """Policy servers, or what stands in for them, and a proxy on this machine, for the time of the block."""
     logs = run.path / "logs"
-    policies: list[PolicyServer] = []
     async with contextlib.AsyncExitStack() as stack:
-        if stand_in:
-            urls = [await stack.enter_async_context(stand_in(base, logs / "policy-0.log"))]
+        if isinstance(config, RunConfig) and config.engine == "hybrid":
+            given = run, base, config.epochs, config.seed, train_settings(config), trainer
+            policies = await stack.enter_async_context(serving(*given))
         else:
-            if isinstance(config, RunConfig) and config.engine == "hybrid":
-                given = run, base, config.epochs, config.seed, train_settings(config), trainer
-                policies = await stack.enter_async_context(serving(*given))
-            else:
-                for log in (logs / f"policy-{number}.log" for number in range(config.engine_replicas)):
-                    server = running_policy_server(config.engine, base, log, config.max_model_len)
-                    policies.append(await stack.enter_async_context(server))
-            urls = [policy.url for policy in policies]
+            numbers = range(0 if stand_in else config.engine_replicas)
+            policies = [
+                await stack.enter_async_context(running_policy_server(config.engine, base, log, config.max_model_len))
+                for log in (logs / f"policy-{number}.log" for number in numbers)
+            ]
+        urls = [policy.url for policy in policies]
+        if stand_in:
+            urls.append(await stack.enter_async_context(stand_in(base, logs / "policy-0.log")))
         yield (
             policies,
             await stack.enter_async_context(running_proxy(proxy_python(ROOT), urls, base, logs / "proxy.log")),

@@ -120,19 +120,8 @@ async def serving(
     Raises ConfigError or InfrastructureError with the trainer's own line.
     """
     folder, version = run.weights(epochs, base_model)
-    newest = run.train_result(version) if version else None
-    begins = TrainJob(
-        base_model=str(base_model),
-        resume=newest["checkpoint"] if newest else None,
-        epoch=version,
-        seed=seed,
-        weight_version=version,
-        rollouts="",
-        calls=(),
-        checkpoint_dir=str(run.path / "checkpoints"),
-        result=str(run.path / "serving" / "result.json"),
-        settings=TrainSettings(**settings),
-    )
+    own = {"epoch": version, "rollouts": "", "calls": (), "result": str(run.path / "serving" / "result.json")}
+    begins = _job(run, base_model, version, seed, settings, **own)
     job = ServeJob(port=free_port(), begins=begins)
     trainer.first = run.path / "serving" / "job.json"
     trainer.first.parent.mkdir(exist_ok=True)
@@ -161,19 +150,16 @@ async def train(
     rows = records.read(
         str(folder / "rollouts.parquet"), records.ROLLOUTS, ["calls_path", "complete", "weight_version"]
     )
-    _, version = run.weights(epoch - 1, base_model)
-    before = run.train_result(version) if version else None
-    job = TrainJob(
-        base_model=str(base_model),
-        resume=before["checkpoint"] if before else None,
+    job = _job(
+        run,
+        base_model,
+        run.weights(epoch - 1, base_model)[1],
+        seed,
+        settings,
         epoch=epoch,
-        seed=seed,
-        weight_version=version,
         rollouts=str(folder / "rollouts.parquet"),
         calls=tuple(row["calls_path"] for row in rows if row["complete"]),
-        checkpoint_dir=str(run.path / "checkpoints"),
         result=str(folder / "train.json"),
-        settings=TrainSettings(**settings),
     )
     (folder / "job.json").write_text(job.model_dump_json(indent=1))
     await trainer.do(folder / "job.json", job.settings.residents)
@@ -181,6 +167,20 @@ async def train(
     if result is None:
         raise InfrastructureError(f"training ended without a result; its log is {trainer.log}")
     return {key: result[key] for key in ("rows", "trained_tokens", "skipped", "hf_path") if key in result}
+
+
+def _job(run: RunFolder, base_model: Path, version: int, seed: int, settings: dict[str, Any], **own: Any) -> TrainJob:
+    """A job that begins with the weights of `version`, as `RunFolder.weights` gives it; the rest is its `own`."""
+    before = run.train_result(version) if version else None
+    return TrainJob(
+        base_model=str(base_model),
+        resume=before["checkpoint"] if before else None,
+        seed=seed,
+        weight_version=version,
+        checkpoint_dir=str(run.path / "checkpoints"),
+        settings=TrainSettings(**settings),
+        **own,
+    )
 
 
 async def run_module(module: str, job: Path, log: Path) -> None:

@@ -25,13 +25,14 @@ from training.engines._http import Params
 from training.engines._http import Server
 from training.job import ServeJob
 from training.job import TrainJob
+from training.standing import line_of
 
 
 class Front:
     """The replicas of one trainer at a time. Its threads: the one that does the updates, and the one that listens."""
 
     def __init__(self, job: ServeJob) -> None:
-        self._job = job
+        self._port = job.port
         self._begins = job.begins
         self._handles: list[Any] = []
         self._folder: Path | None = None
@@ -55,9 +56,9 @@ class Front:
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:
-            await web.TCPSite(runner, "127.0.0.1", self._job.port).start()
+            await web.TCPSite(runner, "127.0.0.1", self._port).start()
         except OSError as error:
-            raise InfrastructureError(f"the trainer cannot serve at port {self._job.port}: {error}") from error
+            raise InfrastructureError(f"the trainer cannot serve at port {self._port}: {error}") from error
 
     def rest(self) -> None:
         """Ask the replicas no more until weights are loaded: an update begins."""
@@ -138,7 +139,7 @@ class Replica:
         except RayError as error:
             if isinstance(error, RayActorError):
                 self._front.lost_one()
-            raise InfrastructureError(f"replica {self._number} of the trainer: {_line(error)}") from error
+            raise InfrastructureError(f"replica {self._number} of the trainer: {line_of(error)}") from error
         finally:
             self._running.discard(request)
         return _generated(found, params, version)
@@ -178,7 +179,3 @@ def _generated(found: Any, params: Params, version: str) -> Generated:
         finish=finish,
         cached_tokens=found.extra_fields.get("num_cached_tokens") or 0,
     )
-
-
-def _line(error: BaseException) -> str:
-    return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)

@@ -130,28 +130,15 @@ def update(
     failed.
     """
     settings = job.settings
-    base = Path(job.base_model).absolute()
-    device = check(settings, base)
-    reference = reference_folder(base, settings).absolute()
+    device = check(settings, Path(job.base_model).absolute())
     temperatures = sorted({row.temperature for row in rows})
     if settings.strategy == "megatron" and len(temperatures) > 1:
         raise ConfigError(f"strategy: megatron trains rows of one temperature here, and these have {temperatures}")
     steps = steps_of(rows, settings, job.seed, job.epoch)
     folder = begin(Path(job.checkpoint_dir).absolute(), job.epoch)
+    given = _recorded(job, rows, steps, advantages, rewards, str(folder / "hf"))
     folder.mkdir()
     recorded = folder / "recorded.pickle"
-    given = Recorded(
-        rows=rows,
-        steps=steps,
-        advantages=advantages,
-        rewards=rewards,
-        settings=settings,
-        base_model=str(base),
-        reference=str(reference),
-        seed=job.seed,
-        epoch=job.epoch,
-        folder=str(folder / "hf"),
-    )
     given.write(recorded)
     beside = Path(job.result).absolute().with_name
     config = beside("main_ppo.yaml")
@@ -174,32 +161,42 @@ def serve(job: TrainJob) -> list[Any]:
 
     Raises ConfigError if it cannot be done and InfrastructureError if it failed.
     """
-    base = Path(job.base_model).absolute()
-    device = check(job.settings, base)
-    checkpoints = Path(job.checkpoint_dir).absolute()
-    checkpoints.mkdir(parents=True, exist_ok=True)
+    device = check(job.settings, Path(job.base_model).absolute())
     beside = Path(job.result).absolute().with_name
     recorded = beside("serving.pickle")
-    Recorded(
-        rows=(),
-        steps=(),
-        advantages={},
-        rewards={},
+    _recorded(job, (), (), {}, {}, "").write(recorded)
+    config = beside("serving.yaml")
+    out = beside("serving")  # nothing is saved there
+    config.write_text(yaml.safe_dump(verl_config(job, (), recorded, out, device), sort_keys=False))
+    standing.connect(ray_namespace(Path(job.checkpoint_dir).absolute()), job.settings, device)
+    try:
+        return standing.serve(_stands_as(job, job.resume), config, beside("serving.log"))
+    finally:
+        recorded.unlink()
+
+
+def _recorded(
+    job: TrainJob,
+    rows: Sequence[Row],
+    steps: Sequence[Sequence[Row]],
+    advantages: Mapping[str, float],
+    rewards: Mapping[str, float],
+    folder: str,
+) -> Recorded:
+    """What `job` and these come to, with absolute paths."""
+    base = Path(job.base_model).absolute()
+    return Recorded(
+        rows=rows,
+        steps=steps,
+        advantages=advantages,
+        rewards=rewards,
         settings=job.settings,
         base_model=str(base),
         reference=str(reference_folder(base, job.settings).absolute()),
         seed=job.seed,
         epoch=job.epoch,
-        folder="",
-    ).write(recorded)
-    config = beside("serving.yaml")
-    out = beside("serving")  # nothing is saved there
-    config.write_text(yaml.safe_dump(verl_config(job, (), recorded, out, device), sort_keys=False))
-    standing.connect(ray_namespace(checkpoints), job.settings, device)
-    try:
-        return standing.serve(_stands_as(job, job.resume), config, beside("serving.log"))
-    finally:
-        recorded.unlink()
+        folder=folder,
+    )
 
 
 def ray_namespace(checkpoints: Path) -> str:

@@ -20,13 +20,13 @@ from verl.workers.rollout.replica import RolloutReplica
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 from verl.workers.rollout.replica import TokenOutput
 
+from training.engines._decoder import CACHE_TOKENS
+from training.engines._decoder import MAX_RUNNING
 from training.engines._decoder import Decoder
 from training.engines._decoder import Generation
 from training.engines._http import Params
 
 NAME = "embedded"
-_MAX_RUNNING = 16
-_CACHE_TOKENS = 262_144
 
 
 class EmbeddedServer:
@@ -34,7 +34,7 @@ class EmbeddedServer:
 
     def __init__(self, folder: str) -> None:
         torch.set_num_threads(1)
-        self._decoder = Decoder(Path(folder), "cpu", _MAX_RUNNING, _CACHE_TOKENS)
+        self._decoder = Decoder(Path(folder), "cpu", MAX_RUNNING, CACHE_TOKENS)
         self._under_way: dict[str, Generation] = {}
         self._asleep = False
 

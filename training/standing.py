@@ -71,7 +71,7 @@ def connect(namespace: str, settings: TrainSettings, device: str) -> None:
         ray.init(namespace=namespace, runtime_env={"env_vars": env}, **given)
     except (ConnectionError, RuntimeError, ValueError) as error:
         where = f"the cluster of RAY_ADDRESS={os.environ['RAY_ADDRESS']}" if not given else "a Ray of our own"
-        raise InfrastructureError(f"main_ppo: {where} did not answer: {_line(error)}") from error
+        raise InfrastructureError(f"main_ppo: {where} did not answer: {line_of(error)}") from error
     # Ray's own handler would abort this process, and `end` would not be called.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
@@ -112,7 +112,7 @@ def _told(log: Path) -> Iterator[None]:
         except RayError as error:
             print(error, file=sys.stderr)
             _end_trainer()
-            raise InfrastructureError(f"main_ppo: {_line(error)}; its log is {log}") from error
+            raise InfrastructureError(f"main_ppo: {line_of(error)}; its log is {log}") from error
 
 
 def keep(stands_as: str) -> None:
@@ -180,7 +180,7 @@ def _waited(done: Callable[[], bool]) -> bool:
     return True
 
 
-def _line(error: BaseException) -> str:
+def line_of(error: BaseException) -> str:
     """What an error of Ray's comes to. One of what it ran ends with the line that says so, any other begins with it."""
     from ray.exceptions import RayTaskError
 

@@ -45,6 +45,10 @@ from training.engines._sampling import sample
 AttentionInterface.register(ATTENTION, attend)
 
 PREFILL_CHUNK = 512
+MAX_RUNNING = 16
+"""Requests decoded together, where nothing else is said."""
+CACHE_TOKENS = 262_144
+"""Tokens kept for prefix reuse, where nothing else is said."""
 
 
 @dataclass(eq=False)

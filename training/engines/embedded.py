@@ -17,6 +17,8 @@ from aiohttp import web
 
 from proxy_addons.errors import ConfigError
 from training.engines import Launch
+from training.engines._decoder import CACHE_TOKENS
+from training.engines._decoder import MAX_RUNNING
 from training.engines._decoder import Decoder
 from training.engines._decoder import Generation
 from training.engines._http import Generated
@@ -88,8 +90,8 @@ def main() -> None:
     )
     parser.add_argument("--port", type=int, required=True, help="port to listen at")
     parser.add_argument("--max-model-len", type=int, required=True, help="prompt and reply together, in tokens")
-    parser.add_argument("--max-running", type=int, default=16, help="requests decoded together")
-    parser.add_argument("--cache-tokens", type=int, default=262_144, help="tokens kept for prefix reuse")
+    parser.add_argument("--max-running", type=int, default=MAX_RUNNING, help="requests decoded together")
+    parser.add_argument("--cache-tokens", type=int, default=CACHE_TOKENS, help="tokens kept for prefix reuse")
     parser.add_argument("--device", default="cpu", help="torch device")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch")
     options = parser.parse_args()
