@@ -19,13 +19,15 @@ PROXY_TESTS := httpx hypothesis pytest pytest-asyncio pytest-timeout pytest-xdis
 # of tests/conftest.py.
 PYTEST := -m pytest -q --dist loadfile --no-loadscope-reorder -n
 
-# The first interpreter of the wanted version: on PATH, or of pyenv. (A pyenv shim may be there and not work.)
+# The first interpreter of the wanted version: on PATH, or of pyenv. (A pyenv shim may be there and not work; Debian 12's
+# own 3.11.2 has no filters for archives that come from outside, and without python3-venv no pip.)
 define find_python
 find_python() {
     local version candidate
     for version in "$$@"; do
         for candidate in python$$version $$(ls -d ~/.pyenv/versions/$$version*/bin/python 2>/dev/null); do
-            if $$candidate -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$$version')" 2>/dev/null; then
+            if $$candidate -c "import ensurepip, sys; from tarfile import data_filter; \
+                    sys.exit('%d.%d' % sys.version_info[:2] != '$$version')" 2>/dev/null; then
                 echo "$$candidate"; return
             fi
         done
@@ -43,7 +45,7 @@ setup: .venv/.ready .venv-proxy/.ready  ## install the Python environments (.ven
 .venv/.ready: pyproject.toml constraints.txt
 	@$(find_python)
 	python=$$(find_python 3.11 3.12)
-	[ -n "$$python" ] || { echo "setup: Python 3.11 or 3.12 is needed, and neither is on PATH or in ~/.pyenv"; exit 1; }
+	[ -n "$$python" ] || { echo "setup: Python 3.11.4 or later, or 3.12, is needed on PATH or in ~/.pyenv, with its venv module (Debian: python3-venv)"; exit 1; }
 	echo "setup: installing .venv with $$($$python --version); several minutes and 2 GB the first time"
 	[ -x .venv/bin/python ] || $$python -m venv .venv
 	.venv/bin/python $(PIP) $(TORCH)  # alone and first: so pip takes a CPU build where one is on disk
@@ -54,14 +56,15 @@ setup: .venv/.ready .venv-proxy/.ready  ## install the Python environments (.ven
 	.venv/bin/python $(PIP) --no-deps container-runtime-interface-api
 	touch $@
 
-# mitmproxy 12 wants Python 3.12. Without one the proxy runs in .venv, with mitmproxy 11.
+# mitmproxy 12 wants Python 3.12. Without one the proxy runs in .venv, with mitmproxy 11. An environment that is there
+# already keeps its interpreter (docs/proxy.md, What it costs).
 .venv-proxy/.ready: Makefile constraints.txt
 	@$(find_python)
 	python=$$(find_python 3.12)
 	mkdir -p .venv-proxy
-	if [ -n "$$python" ]; then
-	    echo "setup: installing .venv-proxy with $$($$python --version)"
-	    [ -x .venv-proxy/bin/python ] || $$python -m venv .venv-proxy
+	[ -x .venv-proxy/bin/python ] || [ -z "$$python" ] || $$python -m venv .venv-proxy
+	if [ -x .venv-proxy/bin/python ]; then
+	    echo "setup: installing .venv-proxy with $$(.venv-proxy/bin/python --version)"
 	    .venv-proxy/bin/python $(PIP) $(PROXY_PACKAGES) $(PROXY_TESTS)
 	else
 	    echo "setup: no Python 3.12 here, so the proxy will run in .venv with mitmproxy 11"
