@@ -58,6 +58,7 @@ from tasks.sandboxes import Sandbox
 from tasks.sandboxes import Spec
 from tasks.slots import Slots
 from tasks.taskset import Task
+from tasks.uncancelled import in_thread
 from tasks.verify import Verdict
 from tasks.verify import verify
 
@@ -161,7 +162,7 @@ async def fill(slot: Slot, arena: Arena, deadline: Deadline | None = None) -> di
         while True:
             row, cut = await _try(slot, rollout, arena, overdue, cut, died)
             path = row_path(arena.folder, rollout)
-            await asyncio.to_thread(records.write, str(path), records.table([row], records.ROLLOUTS))
+            await in_thread(records.write, str(path), records.table([row], records.ROLLOUTS))
             if row["error_class"] != "InfrastructureError" or rollout.try_ + 1 >= arena.tries:
                 return row
             rollout = rollout.next_try()
@@ -202,7 +203,7 @@ async def _try(
     summary: dict[str, Any] = {}
     scratch, left, gone_on = arena.scratch / rollout.id, None, None
     try:
-        gone_on = await asyncio.to_thread(_lay_out, slot, scratch, earlier)
+        gone_on = await in_thread(_lay_out, slot, scratch, earlier)
         if gone_on:
             row["continues"], timings["rollout"] = gone_on.rollout.try_, gone_on.used_s
         with _timed(timings, "rollout"):
@@ -230,7 +231,7 @@ async def _try(
             cuts = (*(gone_on.cuts if gone_on else ()), summary["calls"])
             left = Cut(rollout, scratch, timings["rollout"], summary["answered"], cuts)
         else:
-            await asyncio.to_thread(remove, scratch)
+            await in_thread(remove, scratch)
     counts = records.to_json(row["finding_counts"])
     return row | {"ended_at": datetime.now(UTC), "timings": records.to_json(timings), "finding_counts": counts}, left
 

@@ -10,7 +10,6 @@ After a step its tests give a verdict; one below `min_reward` ends the task. The
 ran, or the last one's. A step whose verifier gave no verdict leaves the whole task without one.
 """
 
-import asyncio
 import math
 import shutil
 from collections.abc import Awaitable
@@ -28,6 +27,7 @@ from tasks.sandboxes import Outcome
 from tasks.sandboxes import Sandbox
 from tasks.sandboxes import Spec
 from tasks.sandboxes.capture import last_lines
+from tasks.uncancelled import in_thread
 from tasks.verify import Verdict
 from tasks.verify import verify
 
@@ -121,7 +121,7 @@ async def run(
         outcome, ended = await session(step, replace(spec, name=name, log_dir=scratch / f"log{number}"))
         if outcome.reason not in ("exited", "timeout"):
             break
-        as_one = await asyncio.to_thread(as_task, task_folder, steps[: number + 1], scratch / f"step{number}")
+        as_one = await in_thread(as_task, task_folder, steps[: number + 1], scratch / f"step{number}")
         limit_s, box = step.verifier_timeout_s, f"{name}-verify"
         verdicts.append(await verify(as_one, spec.workspace, limit_s, sandbox, box, spec.image))
         if not ended or not goes_on(step, verdicts[-1]):
@@ -133,7 +133,7 @@ async def begin(step: Step, spec: Spec, sandbox: Sandbox) -> None:
     """Put the step's files into `spec`'s workspace and run its setup.sh, if it has one, where the agent will work and
     without a way out. Raises VerifierError and InfrastructureError as `run`."""
     try:
-        await asyncio.to_thread(lay_out, step, spec.workspace)
+        await in_thread(lay_out, step, spec.workspace)
     except OSError as error:  # whatever the agent left there
         raise VerifierError(f"step {step.name}: its files cannot be put into the workspace: {error.strerror}") from None
     if not (step.folder / "workdir/setup.sh").is_file():

@@ -11,7 +11,6 @@ that runs on after it, or a verdict it could not write over, is refused; but a p
 write can still win a race. So test.sh must wait for what it starts, and check what it prints.
 """
 
-import asyncio
 import json
 import math
 import os
@@ -47,6 +46,7 @@ from tasks.tampering import is_cache
 from tasks.tampering import is_forged_cache
 from tasks.tampering import sways
 from tasks.tampering import sways_by_name
+from tasks.uncancelled import in_thread
 
 MAX_BYTES = 1 << 30
 MAX_FILES = 50_000
@@ -128,7 +128,7 @@ async def verify(
     with tempfile.TemporaryDirectory(prefix="openforge-verify-") as temporary:
         place = Path(temporary)
         try:
-            flags = await asyncio.to_thread(_lay_out, task_folder, workspace, place)
+            flags = await in_thread(_lay_out, task_folder, workspace, place)
         except VerifierError as error:
             return Verdict(None, {}, str(error), ("workspace not scored",))
         if scoring.outcome in ("exact", "math"):

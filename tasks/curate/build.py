@@ -1,7 +1,6 @@
 """Building: the workspace is made as an agent finds it, and the scripts that will run in it are read by their shell."""
 
 import tempfile
-from asyncio import to_thread
 from pathlib import Path
 
 from proxy_addons.errors import ConfigError
@@ -11,6 +10,7 @@ from tasks.sandboxes import Sandbox
 from tasks.sandboxes import Spec
 from tasks.sandboxes.capture import last_lines
 from tasks.taskset import Task
+from tasks.uncancelled import in_thread
 
 _TASK = "/task"
 # With -n bash reads and runs nothing.
@@ -30,7 +30,7 @@ async def why_dropped(task: Task, sandbox: Sandbox, box: str = "build") -> str |
     with tempfile.TemporaryDirectory(prefix="openforge-build-") as temporary:
         place = Path(temporary)
         try:
-            await to_thread(fresh_workspace, task.environment, place / "workspace")
+            await in_thread(fresh_workspace, task.environment, place / "workspace")
         except ConfigError as error:
             return f"no_workspace: {error}"
         except OSError as error:

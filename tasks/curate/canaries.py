@@ -21,6 +21,7 @@ from tasks.sandboxes import Spec
 from tasks.sandboxes.capture import last_lines
 from tasks.steps import Step
 from tasks.taskset import Task
+from tasks.uncancelled import in_thread
 from tasks.verify import verify
 
 _SOLUTION = "/solution"
@@ -54,7 +55,7 @@ async def why_dropped(task: Task, sandbox: Sandbox, repeats: int = 2, box: str =
     with tempfile.TemporaryDirectory(prefix="openforge-canary-") as temporary:
         for name, wanted in (("noop", 0.0), ("solution", 1.0)):
             place = Path(temporary, name)
-            await asyncio.to_thread(fresh_workspace, task.environment, place / "workspace")
+            await in_thread(fresh_workspace, task.environment, place / "workspace")
             if name == "solution" and (trouble := await _solve(task, sandbox, place, box)):
                 return trouble
             if reason := await _score(task, sandbox, place, f"{box}-{task.id}", name, wanted, repeats):
@@ -66,10 +67,10 @@ async def _by_steps(task: Task, sandbox: Sandbox, repeats: int, box: str) -> str
     """The first reason not to keep a task of several steps; each begins where the one before was solved."""
     with tempfile.TemporaryDirectory(prefix="openforge-canary-") as temporary:
         place = Path(temporary, "place")
-        await asyncio.to_thread(fresh_workspace, task.environment, place / "workspace")
+        await in_thread(fresh_workspace, task.environment, place / "workspace")
         (place / "home").mkdir()
         for number, step in enumerate(task.steps):
-            one = await asyncio.to_thread(_as_task, task, number, Path(temporary, f"step{number}"))
+            one = await in_thread(_as_task, task, number, Path(temporary, f"step{number}"))
             spec = _spec(one, place, f"{box}-{one.id}-setup", ("true",))
             try:
                 await steps.begin(step, spec, sandbox)

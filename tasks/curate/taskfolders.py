@@ -14,6 +14,7 @@ from tasks.curate.draft import Unusable
 from tasks.curate.proposer import Proposer
 from tasks.curate.wishes import Wish
 from tasks.taskset import Task
+from tasks.uncancelled import in_thread
 
 
 async def propose(
@@ -38,7 +39,7 @@ async def propose(
             except Unusable as error:
                 refused[wish.task] = str(error)
                 return
-        await asyncio.to_thread(draft.write, found, Labels(wish.family, wish.split, wish.level), target)
+        await in_thread(draft.write, found, Labels(wish.family, wish.split, wish.level), target)
 
     try:
         async with asyncio.TaskGroup() as group:

@@ -55,7 +55,7 @@ from tasks.kube.watch import Watch
 from tasks.sandboxes import Outcome
 from tasks.sandboxes import Spec
 from tasks.sandboxes.capture import last_lines
-from tasks.sandboxes.local import to_the_end
+from tasks.uncancelled import to_the_end
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,6 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Coroutine
 from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field
@@ -27,6 +26,7 @@ from tasks.sandboxes.capture import capture
 from tasks.sandboxes.capture import last_lines
 from tasks.sandboxes.mounts import INSIDE
 from tasks.sandboxes.mounts import write_etc
+from tasks.uncancelled import to_the_end
 
 UID = 1000
 MAX_FILE_BYTES = 1 << 30
@@ -256,18 +256,3 @@ def give(folder: Path, owner: int) -> None:
     os.chown(folder, owner, owner)
     for name in walk(str(folder)):
         os.lchown(os.path.join(folder, name), owner, owner)
-
-
-async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
-    """Await `work` whatever cancels the caller meanwhile; the cancellation is passed on afterwards."""
-    task, cancelled = asyncio.ensure_future(work), False
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if task.done():
-                break
-            cancelled = True
-    task.result()
-    if cancelled:
-        raise asyncio.CancelledError
