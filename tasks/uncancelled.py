@@ -15,11 +15,9 @@ async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
     task, cancelled = asyncio.ensure_future(work), False
     while not task.done():
         try:
-            await asyncio.shield(task)
+            await asyncio.wait({task})
         except asyncio.CancelledError:
             cancelled = True
-        except Exception:
-            break  # the work's own; raised below
     result = task.result()
     if cancelled:
         raise asyncio.CancelledError
