@@ -55,6 +55,7 @@ from tasks.kube.watch import Watch
 from tasks.sandboxes import Outcome
 from tasks.sandboxes import Spec
 from tasks.sandboxes.capture import last_lines
+from tasks.uncancelled import in_thread
 from tasks.uncancelled import to_the_end
 
 log = logging.getLogger(__name__)
@@ -187,7 +188,7 @@ class Kubernetes:
                 raise ConfigError(f"sandbox {spec.name}: {state.detail}")
             if not attempt.ran:
                 raise InfrastructureError(f"sandbox {spec.name}: it did not start: {state.detail}")
-        return await asyncio.to_thread(attempt.outcome, state)
+        return await in_thread(attempt.outcome, state)
 
     async def _remove(self, attempt: "_Try") -> None:
         assert self._opened
